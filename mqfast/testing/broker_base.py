@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from mqfast.errors import UsageError
 from mqfast.message import broker_accepts_topic
-from mqfast.testing import checks
-from mqfast.testing import store_inspection as look
+from mqfast.testing import checks, store_inspection
 from mqfast.testing.cluster import AT_ONCE, RunningCluster, check_settings
 from mqfast.testing.cluster_actions import Acts
+from mqfast.testing.cluster_clients import ClusterClients
 from mqfast.testing.event_loop_thread import EventLoopThread
 from mqfast.testing.faults import Faults
 from mqfast.testing.request_recorder import TimeSteps
@@ -33,7 +33,6 @@ from mqfast.testing.wait_helpers import WAIT_S_MAX, Waits, describe, stopped_loo
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from mqfast.client import AdminClient, Producer, PullConsumer, PushConsumer, SimpleConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.values import Body, MessageQueue, SendResult
     from mqfast.testing.fault_injection import Asked
@@ -41,12 +40,11 @@ if TYPE_CHECKING:
 __all__ = ["BrokerArguments", "BrokerBase", "named_topics"]
 
 _T = TypeVar("_T")
-_C = TypeVar("_C")
 _BROKERS_MAX: Final = 26
 _QUEUES: Final = 4
 
 
-class BrokerBase:
+class BrokerBase(ClusterClients):
     """The calls of ``Broker``, served by a cluster of this process."""
 
     clock: Clock
@@ -169,12 +167,6 @@ class BrokerBase:
         """Return the directory of each open store, and the physical offset up to which syncs came."""
         return self._call(self._cluster.flushed)
 
-    def close_clients(self) -> None:
-        """Close the clients of this broker, the newest first."""
-        clients, self._clients = self._clients, []
-        for client in reversed(clients):
-            client.close()
-
     def __enter__(self) -> Self:
         return self if self._started else self.start()
 
@@ -254,51 +246,6 @@ class BrokerBase:
         self._call(lambda: None)
         self._host.run(self._cluster.restart(broker))
 
-    # --- clients, closed with the broker ---
-
-    def producer(self, group: str = "test-producer", **arguments: Any) -> Producer:
-        """Return a producer of this cluster. Args: those of ``mqfast.client.Producer``."""
-        from mqfast.client import Producer
-
-        return self._keep(Producer(group, self.namesrv_addr, **arguments))
-
-    def consumer(self, group: str = "test-consumer", **arguments: Any) -> PushConsumer:
-        """Return a consumer of this cluster that begins with the first message.
-
-        Args: those of ``mqfast.client.PushConsumer``.
-        """
-        from mqfast.client import PushConsumer
-
-        return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
-
-    def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
-        """Return a pull consumer of this cluster that begins with the first message.
-
-        Args: those of ``mqfast.client.PullConsumer``.
-        """
-        from mqfast.client import PullConsumer
-
-        return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
-
-    def simple_consumer(self, group: str = "test-simple-consumer", **arguments: Any) -> SimpleConsumer:
-        """Return a consumer by POP of this cluster that begins with the first message.
-
-        Args: those of ``mqfast.client.SimpleConsumer``.
-        """
-        from mqfast.client import SimpleConsumer
-
-        return self._keep(SimpleConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
-
-    def admin(self, **arguments: Any) -> AdminClient:
-        """Return an admin client of this cluster. Args: those of ``mqfast.client.AdminClient``."""
-        from mqfast.client import AdminClient
-
-        return self._keep(AdminClient(self.namesrv_addr, **arguments))
-
-    def _keep(self, client: _C) -> _C:
-        self._clients.append(client)
-        return client
-
     # --- topics and messages ---
 
     def create_topics(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
@@ -329,7 +276,7 @@ class BrokerBase:
         self, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
     ) -> Sequence[Delivery]:
         """Return the messages of a topic in the order of storage. Args: tags: ``"a || b"``."""
-        return self._call(look.messages, self._cluster, topic, queue_id=queue_id, tags=tags, key=key)
+        return self._call(store_inspection.messages, self._cluster, topic, queue_id=queue_id, tags=tags, key=key)
 
     def dead_letters(self, group: str) -> Sequence[Delivery]:
         """Return the dead letters of a group."""
@@ -337,11 +284,11 @@ class BrokerBase:
 
     def scheduled(self) -> Sequence[tuple[datetime, Delivery]]:
         """Return the scheduled messages, the next first; the property REAL_TOPIC names the topic."""
-        return self._call(look.scheduled, self._cluster)
+        return self._call(store_inspection.scheduled, self._cluster)
 
     def offset(self, group: str, topic: str) -> Mapping[MessageQueue, int]:
         """Return the committed offsets of a group."""
-        return self._call(look.committed, self._cluster, group, topic)
+        return self._call(store_inspection.committed, self._cluster, group, topic)
 
     def requests(self, *codes: int) -> Sequence[Asked]:
         """Return the last 10,000 requests of clients to brokers and name servers, in order. Args: codes: only these."""
@@ -370,7 +317,7 @@ class BrokerBase:
         checks.whole("count", count, 0, 1 << 31)
         seen: list[Delivery] = []
         self._call(lambda: None)
-        look_at = functools.partial(look.messages, self._cluster)
+        look_at = functools.partial(store_inspection.messages, self._cluster)
 
         def look_for() -> Sequence[Delivery] | None:
             seen[:] = wanted.among(look_at)
@@ -389,10 +336,12 @@ class BrokerBase:
         """
 
         def look_for() -> bool | None:
-            topics = look.topics_of(self._cluster, group) if topic is None else [topic, f"%RETRY%{group}"]
+            topics = store_inspection.topics_of(self._cluster, group) if topic is None else [topic, f"%RETRY%{group}"]
             is_known = topic is not None or topics
-            done = is_known and all(lag.behind <= 0 for name in topics for lag in look.lags(self._cluster, group, name))
-            return True if done and not look.is_delivering(self._cluster, topics) else None
+            done = is_known and all(
+                lag.behind <= 0 for name in topics for lag in store_inspection.lags(self._cluster, group, name)
+            )
+            return True if done and not store_inspection.is_delivering(self._cluster, topics) else None
 
         checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
         self._call(lambda: None)
@@ -415,7 +364,7 @@ class BrokerBase:
         checks.whole("count", count, 0, 1 << 31)
 
         def look_for() -> bool | None:
-            return True if len(look.members_of(self._cluster, group)) == count else None
+            return True if len(store_inspection.members_of(self._cluster, group)) == count else None
 
         self._call(lambda: None)
         if self._host.run(self._waits.until(look_for, timeout_s), timeout_s + 60) is None:

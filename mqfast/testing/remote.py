@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from mqfast.client import AdminClient, MessageQueue, Producer, PullConsumer, PushConsumer, SimpleConsumer
+from mqfast.client import AdminClient, MessageQueue, Producer, PullConsumer
 from mqfast.client.values import PullStatus
 from mqfast.errors import ClientError, NoRoute
 from mqfast.testing.broker_base import BrokerArguments, named_topics
+from mqfast.testing.cluster_clients import ClusterClients
 from mqfast.testing.wait_helpers import until_true
 
 if TYPE_CHECKING:
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteBroker"]
 
-_C = TypeVar("_C")
 _READER: Final = "mqfast-testing-reader"
 _PULLED: Final = 32
 
 
-class RemoteBroker:
+class RemoteBroker(ClusterClients):
     """The cluster behind these name servers.
 
     Args: refuse: called with the name of a call that a real cluster cannot do; raises.
@@ -35,13 +35,18 @@ class RemoteBroker:
     """
 
     def __init__(self, namesrv_addr: str, refuse: Callable[[str], NoReturn]) -> None:
-        self.namesrv_addr = namesrv_addr
+        self._namesrv_addr = namesrv_addr
         self._refuse = refuse
         self._admin: Any = AdminClient(namesrv_addr)
         self._reader = PullConsumer(_READER, namesrv_addr, auto_commit_s=None)
         self._producer = Producer("mqfast-testing-producer", namesrv_addr)
         self._clients: list[Any] = []
         self._begins: dict[MessageQueue, int] = {}
+
+    @property
+    def namesrv_addr(self) -> str:
+        """Return the addresses of the name servers, for clients."""
+        return self._namesrv_addr
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -52,12 +57,6 @@ class RemoteBroker:
         """Close all clients."""
         self.close_clients()
         for client in (self._reader, self._producer, self._admin):
-            client.close()
-
-    def close_clients(self) -> None:
-        """Close the clients of this object, the newest first."""
-        clients, self._clients = self._clients, []
-        for client in reversed(clients):
             client.close()
 
     def reset(self) -> None:
@@ -72,32 +71,6 @@ class RemoteBroker:
 
     def prepare_reset(self) -> None:
         """Do nothing: a real cluster cannot prepare."""
-
-    # --- clients ---
-
-    def producer(self, group: str = "test-producer", **arguments: Any) -> Producer:
-        """Return a producer, as ``Broker.producer``."""
-        return self._keep(Producer(group, self.namesrv_addr, **arguments))
-
-    def consumer(self, group: str = "test-consumer", **arguments: Any) -> PushConsumer:
-        """Return a consumer, as ``Broker.consumer``."""
-        return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
-
-    def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
-        """Return a pull consumer, as ``Broker.puller``."""
-        return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
-
-    def simple_consumer(self, group: str = "test-simple-consumer", **arguments: Any) -> SimpleConsumer:
-        """Return a consumer by POP, as ``Broker.simple_consumer``."""
-        return self._keep(SimpleConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
-
-    def admin(self, **arguments: Any) -> AdminClient:
-        """Return an admin client, as ``Broker.admin``."""
-        return self._keep(AdminClient(self.namesrv_addr, **arguments))
-
-    def _keep(self, client: _C) -> _C:
-        self._clients.append(client)
-        return client
 
     # --- topics and messages ---
 

@@ -33,7 +33,7 @@ class KnownRecord:
     def __init__(self, os_api: OsFiles, root: str) -> None:
         """Load the file. Raises: CorruptFile, StorageError."""
         self.path: Final = os.path.join(root, _NAME)
-        self._door: Final = os_api
+        self._os_api: Final = os_api
         self.state: State | None = None
         self.members: frozenset[int] = frozenset()
         try:
@@ -62,5 +62,5 @@ class KnownRecord:
             "revision": 0 if new_state is None else new_state.revision,
             "members": sorted(new_members),
         }
-        self._door.replace_file(self.path, json.dumps(value).encode())
+        self._os_api.replace_file(self.path, json.dumps(value).encode())
         self.state, self.members = new_state, new_members

@@ -26,7 +26,7 @@ class TimerMetrics:
     """
 
     def __init__(self, os_api: OsFiles, path: str) -> None:
-        self._door = os_api
+        self._os_api = os_api
         self._path = path
         self._counts: dict[str, list[int]] = {}
         self._counter = 0
@@ -75,11 +75,11 @@ class TimerMetrics:
         """
         if text == self._written:
             return
-        self._door.makedirs(self._path.rpartition("/")[0])
+        self._os_api.makedirs(self._path.rpartition("/")[0])
         temporary = self._path + ".tmp"
-        self._door.write_file(temporary, text)
-        if self._door.exists(self._path):
-            self._door.rename(self._path, self._path + ".bak")
-        self._door.rename(temporary, self._path)
-        self._door.fsync_dir(self._path.rpartition("/")[0])
+        self._os_api.write_file(temporary, text)
+        if self._os_api.exists(self._path):
+            self._os_api.rename(self._path, self._path + ".bak")
+        self._os_api.rename(temporary, self._path)
+        self._os_api.fsync_dir(self._path.rpartition("/")[0])
         self._written = text

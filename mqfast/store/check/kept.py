@@ -68,7 +68,7 @@ class KeptRecordsWriter:
 
     def __init__(self, os_api: OsApi, folder: str) -> None:
         self.folder: Final = folder
-        self._door: Final = os_api
+        self._os_api: Final = os_api
         self._directory: Final = os.path.join(folder, "commitlog")
 
     def copy_rest(self, path: str, position: int) -> list[tuple[int, int]]:
@@ -76,7 +76,7 @@ class KeptRecordsWriter:
 
         Durability: synced when the call returns. Raises: DiskFull, StorageError.
         """
-        os_api = self._door
+        os_api = self._os_api
         target = self.rest_name(path, position)
         file = PreadFile(os_api, path)
         os_api.makedirs(self._directory)
@@ -106,8 +106,8 @@ class KeptRecordsWriter:
     def give_up(self) -> None:
         """Remove the folder if it is empty, after a copy that failed."""
         with contextlib.suppress(MqfastError):
-            self._door.rmdir(self._directory)
-            self._door.rmdir(self.folder)
+            self._os_api.rmdir(self._directory)
+            self._os_api.rmdir(self.folder)
 
     def rest_name(self, path: str, position: int) -> str:
         """Return the path of the copy that ``copy_rest`` makes."""
@@ -122,7 +122,7 @@ class KeptRecordsWriter:
         log,
         unless ``also_empty``.
         """
-        os_api = self._door
+        os_api = self._os_api
         file = PreadFile(os_api, path)
         holds_something = file.first_set_byte(0) >= 0
         file.close()
@@ -150,8 +150,8 @@ class KeptRecordsWriter:
             "damaged": [list(damaged) for damaged in behind.damaged],
             "deletedTopics": floors,
         }
-        self._door.makedirs(self.folder)
-        self._door.replace_file(os.path.join(self.folder, _LIST), json.dumps(value, indent=1).encode())
+        self._os_api.makedirs(self.folder)
+        self._os_api.replace_file(os.path.join(self.folder, _LIST), json.dumps(value, indent=1).encode())
 
 
 @dataclass

@@ -121,7 +121,7 @@ class IndexService:
     """
 
     def __init__(self, os_api: OsApi, directory: str, config: IndexConfig, checkpoint: IndexCheckpoint) -> None:
-        self._door = os_api
+        self._os_api = os_api
         self._directory = directory
         self._config = config
         self._checkpoint = checkpoint
@@ -149,7 +149,7 @@ class IndexService:
                 raise UsageError("the index is loaded already")
             files: list[IndexFile] = []
             try:
-                for name in reversed(self._door.listdir(self._directory)):
+                for name in reversed(self._os_api.listdir(self._directory)):
                     self._load_one(name, last_exit_ok, files, report)
             except BaseException:
                 for file in files:
@@ -167,19 +167,19 @@ class IndexService:
     def _load_one(self, name: str, last_exit_ok: bool, files: list[IndexFile], report: IndexLoad) -> None:
         """Open, destroy or skip a directory entry."""
         path = os.path.join(self._directory, name)
-        if _UNFINISHED.fullmatch(name) and not self._door.is_dir(path):
-            self._door.unlink(path, missing_ok=True)
+        if _UNFINISHED.fullmatch(name) and not self._os_api.is_dir(path):
+            self._os_api.unlink(path, missing_ok=True)
             report.destroyed.append(name)
             return
-        if not _NAME.fullmatch(name) or self._door.is_dir(path):
+        if not _NAME.fullmatch(name) or self._os_api.is_dir(path):
             report.skipped.append(name)
             return
-        if self._door.file_size(path) == 0:
+        if self._os_api.file_size(path) == 0:
             # An unfinished creation by another implementation: the file has no length yet.
-            self._door.unlink(path, missing_ok=True)
+            self._os_api.unlink(path, missing_ok=True)
             report.destroyed.append(name)
             return
-        file = IndexFile.open(self._door, path, self._config.max_hash_slot_num, self._config.max_index_num)
+        file = IndexFile.open(self._os_api, path, self._config.max_hash_slot_num, self._config.max_index_num)
         # The checkpoint covers full files only; any page of another file may be lost, the header first. Each file was
         # flushed before the next was created: after a step back of the clock, a file with a later end may precede a
         # kept file.
@@ -271,12 +271,12 @@ class IndexService:
                 current.reserve()
                 return current
             full = self.files[-1] if self.files else None
-            self._door.makedirs(self._directory)
-            name = _file_name(self._door.now_ms(), os.path.basename(full.path) if full else None)
-            while self._door.exists(os.path.join(self._directory, name)):
+            self._os_api.makedirs(self._directory)
+            name = _file_name(self._os_api.now_ms(), os.path.basename(full.path) if full else None)
+            while self._os_api.exists(os.path.join(self._directory, name)):
                 name = _next_name(name)
             file = IndexFile.create(
-                self._door,
+                self._os_api,
                 os.path.join(self._directory, name),
                 self._config.max_hash_slot_num,
                 self._config.max_index_num,
