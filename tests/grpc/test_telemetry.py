@@ -138,3 +138,15 @@ def test_a_broker_that_was_emptied_serves_no_stream_of_before() -> None:
         with GrpcClient(broker.addresses["broker-a"], "again") as again:
             telemetry(again, settings)
             assert [member["client_id"] for member in broker.admin().connections("readers")] == ["again"]
+
+
+def test_settings_are_repeated_for_the_sdk_of_node(client: GrpcClient) -> None:
+    """With several topics rocketmq-client-nodejs 1.0.8 misses settings that come before the route of the last topic."""
+    publishing = m.Publishing([m.Resource("", "plain")])
+    node = telemetry(client, m.Settings(client_type=1, publishing=publishing, user_agent=m.UserAgent(8)))
+    repeated = node.next(m.TelemetryCommand)
+    assert repeated is not None
+    assert repeated.status == m.Status(Code.OK, "OK")
+    assert repeated.settings is not None
+    assert repeated.settings.publishing is not None
+    assert repeated.settings.publishing.topics == publishing.topics

@@ -53,6 +53,9 @@ _PROPERTY_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}")
 _PROPERTIES_MAX, _PROPERTY_VALUE_MAX, _PROPERTIES_BYTES_MAX = 32, 256, 4096
 _SUBSCRIPTIONS_MAX: Final = 1000
 _SETTINGS_BYTES_MAX: Final = 256 * 1024
+_NODE_JS: Final = 8
+_REPEATED_S: Final = 1.0
+"""rocketmq-client-nodejs with several topics misses settings that come before the last route, and waits for more."""
 
 
 def checked_topic(topic: Resource | None) -> str:
@@ -123,8 +126,12 @@ class Telemetry:
             raise _end_of_stream(status.code, status.message)
         if call.has_ended:
             return None
+        answer = TelemetryCommand(status=OK, settings=merged)
+        agent = merged.user_agent
+        if client.telemetry is not call and agent is not None and agent.language == _NODE_JS:
+            self._context.loop.call_later(_REPEATED_S, call.send, answer)
         self._hold(call, client)
-        return TelemetryCommand(status=OK, settings=merged)
+        return answer
 
     def _hold(self, call: Call, client: GrpcClient) -> None:
         """Send later commands on this stream, which stays open."""
