@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from event_loop import run
 from running import running_broker
 
 from mqfast.broker.replication.ha_service import HaService
@@ -21,10 +21,6 @@ from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.once import ASK_ONCE
 from mqfast.remoting.tls import client_context
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 @pytest.fixture

@@ -11,16 +11,10 @@ from typing import Any
 
 import pytest
 from conftest import copy_of, golden_cases
+from store_command import run
 
 import mqfast
 from mqfast.cli.exit_codes import ExitCode
-from mqfast.cli.main import main
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main(["store", *map(str, arguments)])
-    said = capsys.readouterr()
-    return int(code), said.out, said.err
 
 
 def rows(text: str) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from laboratory import lab
+from store_command import run
 
 import mqfast
 from mqfast.cli.exit_codes import ExitCode
-from mqfast.cli.main import main
 from mqfast.errors import OffsetError, StoreNotFound, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,12 +33,6 @@ def store(tmp_path: Path) -> Path:
             )  # fmt: skip
         writer.put("Payments", b"paid")
     return path
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main(["store", *map(str, arguments)])
-    said = capsys.readouterr()
-    return int(code), said.out, said.err
 
 
 # --- looking for what is not there ---

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import Case, copy_of, golden_cases
+from store_command import run
 
 import mqfast
 from mqfast.cli.arguments import subcommands
@@ -46,13 +47,6 @@ FIELDS = [
     "properties",
     "msgId",
 ]
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Run the command in this process; its exit code, stdout and stderr."""
-    code = main(["store", *map(str, arguments)])
-    said = capsys.readouterr()
-    return int(code), said.out, said.err
 
 
 def rows_of(text: str) -> list[dict[str, Any]]:

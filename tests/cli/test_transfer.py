@@ -17,19 +17,13 @@ from typing import Any
 
 import pytest
 from conftest import Case, golden_cases
+from store_command import run
 
 import mqfast
 from mqfast.cli import importing
 from mqfast.cli.exit_codes import ExitCode
-from mqfast.cli.main import main
 
 UNIQUE = "7F0000010000000000000000000F423F"
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main(["store", *map(str, arguments)])
-    said = capsys.readouterr()
-    return int(code), said.out, said.err
 
 
 def seen(path: Path) -> dict[tuple[str, int], list[tuple[Any, ...]]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from event_loop import run
 from running import Running, running_broker
 
 from mqfast.errors import ConfigError
@@ -18,10 +18,6 @@ from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.signature import sign
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 async def signed(one: Running, user: tuple[str, str], code: int, body: bytes = b"", **fields: str) -> RemotingCommand:

@@ -7,11 +7,12 @@ import contextlib
 import json
 import struct
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from event_loop import run
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
@@ -33,10 +34,6 @@ KINDS = pytest.mark.parametrize("kind", ["1.0", "2.0"])
 OF_THE_BROKER = sorted(BROKER_TOPICS | {"rmq_sys_REVIVE_LOG_DefaultCluster", "rmq_sys_anything"})
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 REPLIES = "DefaultCluster_REPLY_TOPIC"
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 def place(answer: RemotingCommand) -> int:

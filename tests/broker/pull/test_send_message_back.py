@@ -6,13 +6,13 @@ The broker is real; messages are put into its store directly where a send adds n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clocked import golden_records
 from conftest import golden_cases
+from event_loop import run
 from running import Running, running_broker
 
 import mqfast
@@ -22,10 +22,6 @@ from mqfast.remoting.command import RemotingCommand
 from mqfast.store.record.record import StoredMessage
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 async def send_message_back(one: Running, offset: int, level: int = 0, **fields: Any) -> RemotingCommand:

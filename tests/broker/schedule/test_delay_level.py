@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
+from event_loop import run
 from running import running_broker
 
 import mqfast
@@ -16,10 +15,6 @@ from mqfast.remoting.codes import ResponseCode
 from mqfast.store.meta.tables import ConfigTables
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 class Shifted:

@@ -6,12 +6,12 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import copy_of_open
+from event_loop import run
 from laboratory import read_queue
 from running import Running, running_broker
 from waiting import until_async as until
@@ -32,10 +32,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ms
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 def timer_of(one: Running) -> TimerService:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from event_loop import run
 from running import Running, running_broker
 
 from mqfast import properties as names
@@ -22,10 +22,6 @@ from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 class Requester:

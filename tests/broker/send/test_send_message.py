@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from event_loop import run
 from running import broker_config, running_broker
 
 import mqfast
@@ -16,10 +16,6 @@ from mqfast.broker.server import Broker
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.server import RemotingServer
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 def test_a_message_is_stored_with_what_the_client_sent_and_what_the_broker_adds(tmp_path: Path) -> None:

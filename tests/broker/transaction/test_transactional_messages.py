@@ -9,13 +9,13 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clocked import golden_records
 from conftest import golden_cases
+from event_loop import run
 from running import Running, running_broker
 
 import mqfast
@@ -33,10 +33,6 @@ from mqfast.store.record.record import StoredMessage, decode_record
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP, GROUP = "TRANS_CHECK_MAX_TIME_TOPIC", "CID_RMQ_SYS_TRANS"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
 
 
 class Clock:
