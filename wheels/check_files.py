@@ -26,6 +26,7 @@ def tree(*patterns: str) -> set[str]:
 def check_wheel(path: Path) -> list[str]:
     """Return the faults of one wheel."""
     faults = []
+    is_compiled = not path.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(path) as wheel:
         names = set(wheel.namelist())
         text = re.compile(r"\.(debug_info|symtab)\x00")
@@ -33,18 +34,26 @@ def check_wheel(path: Path) -> list[str]:
             section = text.search(wheel.read(name).decode("latin-1")) if name.endswith(".so") else None
             if section is not None and (section[1] == "debug_info" or sys.platform == "linux"):
                 faults.append(f"{name}: not stripped, has a section .{section[1]}")
-    wanted = tree("mqfast/**/*.py", "mqfast/**/*.pyi", "mqfast/**/*.pxd", "mqfast/py.typed", "mqfast/**/FORMAT.md")
+    wanted = tree("mqfast/**/*.py", "mqfast/**/*.pyi", "mqfast/py.typed", "mqfast/**/FORMAT.md")
+    wanted |= tree("mqfast/**/*.pxd") if is_compiled else set()
     tools = tree("mqfast/demo*.py", "mqfast/spark/demo*.py")
     faults += [f"a tool of the project, for a checkout only: {name}" for name in sorted(tools & names)]
     wanted -= tools
     faults += [f"missing: {name}" for name in sorted(wanted - names)]
-    for module in sorted(tree("mqfast/**/*.pyx")):
+    for module in sorted(tree("mqfast/**/*.pyx")) if is_compiled else ():
         stem = module.removesuffix(".pyx")
         if not any(name.startswith(f"{stem}.") and name.endswith(".so") for name in names):
             faults.append(f"missing: extension module of {module}")
-    if not any(re.match(r"mqfast/cython_runtime\..*\.so$", name) for name in names):
+    if is_compiled and not any(re.match(r"mqfast/cython_runtime\..*\.so$", name) for name in names):
         faults.append("missing: mqfast/cython_runtime, which every extension imports")
-    faults += [f"does not belong here: {name}" for name in sorted(names) if name.endswith((".c", ".h", ".pyx", ".o"))]
+    compiled = () if is_compiled else (".so", ".pyd", ".dylib", ".pxd")
+    strangers = (".c", ".h", ".pyx", ".o", *compiled)
+    faults += [f"does not belong here: {name}" for name in sorted(names) if name.endswith(strangers)]
+    faults += [f"a test: {name}" for name in sorted(names) if re.search(r"(^|/)(tests?/|test_|conftest)", name)]
+    for name in sorted(names):
+        library = re.match(r"mqfast\.libs/lib([a-z]+\d?)", name)
+        if library is not None and not any(known.endswith(f"/licenses/{library[1]}.txt") for known in names):
+            faults.append(f"missing: the licence of {name} (wheels/licences)")
     # pyspark_mqfast: Spark finds its data sources by the names of top-level modules.
     # mqfast.libs: what auditwheel bundles, the library of HTTP/2.
     ours = re.compile(r"(mqfast(-[^/]+\.dist-info)?|pyspark_mqfast)/|mqfast\.libs/libnghttp2-[^/]*\.so[^/]*$")
@@ -57,7 +66,7 @@ def check_wheel(path: Path) -> list[str]:
         faults.append("missing: the bill of materials (wheels/finish.py)")
     if path.stat().st_size > WHEEL_BYTES_MAX:
         faults.append(f"{path.stat().st_size} bytes; expected at most {WHEEL_BYTES_MAX}")
-    if sys.platform == "linux" and "musllinux" not in path.name:
+    if is_compiled and sys.platform == "linux" and "musllinux" not in path.name:
         tags = [(int(major), int(minor)) for major, minor in re.findall(r"manylinux_(\d+)_(\d+)", path.name)]
         if not tags:
             faults.append("not repaired: its name says neither manylinux nor musllinux")

@@ -1,9 +1,9 @@
 """Last step of a wheel: adds the bill of materials (PEP 770), and packs the wheel again, small and reproducible.
 
-Run by wheels/build.sh as ``python wheels/finish.py WHEEL_OR_FOLDER...``. The same input gives the same bytes: entries
-are sorted and have one time (``SOURCE_DATE_EPOCH``). Packs with zopfli where the package zopfli is installed, else with
-zlib.
-Must never change a module: only the folder ``.dist-info`` gets a file and a new RECORD.
+The licence of a bundled library joins as well. Run by wheels/build.sh as
+``python wheels/finish.py WHEEL_OR_FOLDER...``. The same input gives the same bytes: entries are sorted and have one
+time (``SOURCE_DATE_EPOCH``). Packs with zopfli where the package zopfli is installed, else with zlib.
+Must never change a module: only the folder ``.dist-info`` gets files and a new RECORD.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 SBOM = "sboms/mqfast.cdx.json"
+LICENCES = Path(__file__).with_name("licences")
 # Cython's own code is compiled into the extensions; this name of a module, in their text, has the version.
 CYTHON_VERSION = re.compile(rb"_cython_(\d+(?:_\w+)+?)\x00")
 FIRST_ZIP_TIME = 315532800  # 1980-01-01: a zip has no earlier time
@@ -58,6 +59,21 @@ def compiled_in(files: dict[str, bytes]) -> list[dict[str, Any]]:
                 {"type": "library", "bom-ref": f"pkg:generic/{library}", "name": library, "hashes": hashes}
             )
     return components
+
+
+def licences(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the licences of the bundled libraries, by their paths in ``.dist-info``. Ends the program without one."""
+    texts = {}
+    for name in sorted(files):
+        match = re.match(r"mqfast\.(?:libs|dylibs)/lib([a-z]+\d?)", name) or re.match(
+            r"mqfast/\.dylibs/lib([a-z]+\d?)", name
+        )
+        if match is not None:
+            path = LICENCES / f"{match[1]}.txt"
+            if not path.exists():
+                sys.exit(f"{name} is bundled: expected its licence in {path}, found none")
+            texts[f"licenses/{match[1]}.txt"] = path.read_bytes()
+    return texts
 
 
 def bill_of_materials(metadata: str, files: dict[str, bytes], wheel: str, created: int) -> bytes:
@@ -143,6 +159,9 @@ def finish(path: Path, created: int) -> None:
         modes = {entry.filename: (entry.external_attr >> 16) or 0o100644 for entry in entries}
     info = next(name.partition("/")[0] for name in files if name.endswith(".dist-info/METADATA"))
     files[f"{info}/{SBOM}"] = bill_of_materials(files[f"{info}/METADATA"].decode(), files, path.name, created)
+    texts = licences(files)
+    files |= {f"{info}/{name}": text for name, text in texts.items()}
+    modes |= {f"{info}/{name}": 0o100644 for name in texts}
     records = f"{info}/RECORD"
     files.pop(records)
     files[records] = record(files, records)
