@@ -11,7 +11,9 @@
 
 #include <stdint.h>
 
-#if defined(__x86_64__) || defined(__i386__)
+#if defined(MQ_PORTABLE)
+#define mq_pause() ((void)0)
+#elif defined(__x86_64__) || defined(__i386__)
 #define mq_pause() __builtin_ia32_pause()
 #elif defined(__aarch64__)
 #define mq_pause() __asm__ __volatile__("yield")

@@ -1,4 +1,5 @@
-/* The declaration of a CRC variant, shared by crc32.c, crc32_x86.c and crc32_arm.c; no other file includes it. */
+/* The declaration of a CRC variant, shared by crc32.c, crc32_x86.c and crc32_arm.c; no other file includes it.
+ * MQ_PORTABLE leaves out what is for certain processors, here and in atomics.h. */
 #ifndef MQ_CRC32_IMPL_H
 #define MQ_CRC32_IMPL_H
 
@@ -14,12 +15,12 @@ typedef struct {
     uint32_t (*copy)(uint32_t state, uint8_t *dst, const uint8_t *src, size_t n);
 } mq_crc32_variant_t;
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(MQ_PORTABLE)
 #define MQ_CRC32_X86 1
 extern const mq_crc32_variant_t mq_crc32_pclmul, mq_crc32_vpclmul256, mq_crc32_vpclmul512;
 #endif
 
-#if defined(__aarch64__) && defined(__GNUC__) && defined(__AARCH64EL__)
+#if defined(__aarch64__) && defined(__GNUC__) && defined(__AARCH64EL__) && !defined(MQ_PORTABLE)
 #define MQ_CRC32_ARM 1
 extern const mq_crc32_variant_t mq_crc32_arm_crc, mq_crc32_arm_pmull;
 #endif

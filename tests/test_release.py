@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 CHANGES = "# Changes\n\n## [0.2.0] - unreleased\n\n### Added\n\n- A thing.\n\n## [0.1.0] - 2026-01-01\n\n- Old.\n"
@@ -83,6 +85,19 @@ def test_a_changelog_without_changes_is_refused(project: Path) -> None:
     done = checked(project, "0.2.0")
     assert done.returncode == 1
     assert "expected changes below '## [0.2.0] - unreleased', found none" in done.stderr
+
+
+def test_the_release_workflow_uses_files_and_jobs_that_exist() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    jobs = workflow["jobs"]
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    for command in (step["run"] for step in steps if "run" in step):
+        for path in re.findall(r"\b(wheels/[\w.]+|pyproject\.toml)\b", command):
+            assert (ROOT / path).is_file(), path
+        for target in re.findall(r"\bmake ([\w-]+)", command):
+            assert f"\n{target}:" in (ROOT / "Makefile").read_text(), target
+    assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}
+    assert all("@" in step["uses"] for step in steps if "uses" in step)
 
 
 def finished(folder: Path, names: list[str]) -> Path:

@@ -1,4 +1,4 @@
-"""Arguments that transaction producers pass on to their base class are typed as those of the base class.
+"""Arguments that transaction producers pass on to their base class are typed as those of the base class; counters.
 
 Room: tests.
 """
@@ -6,8 +6,9 @@ Room: tests.
 from __future__ import annotations
 
 import inspect
+import warnings
 
-from mqfast.client.producer.arguments import ProducerArguments, ProducerBase
+from mqfast.client.producer.arguments import Counter, ProducerArguments, ProducerBase
 from mqfast.client.producer.transaction import AsyncTransactionProducer, TransactionProducer
 
 
@@ -24,3 +25,14 @@ def test_both_transaction_producers_take_the_typed_arguments() -> None:
     for kind in (TransactionProducer, AsyncTransactionProducer):
         passed_on = inspect.signature(kind.__init__).parameters["producer_arguments"]
         assert passed_on.annotation == "Unpack[ProducerArguments]"
+
+
+def test_a_counter_is_read_without_what_newer_pythons_lack() -> None:
+    """The state of itertools.count for pickle is deprecated in Python 3.12, and missing in 3.14."""
+    counter = Counter()
+    counter.add()
+    counter.add_many(41)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert counter.value == 42
+    assert counter.value == 42
