@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import signal
 from pathlib import Path
@@ -19,7 +18,7 @@ import mqfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif("sys.platform != 'linux'", reason="reactors need epoll")]
 
-ROUNDS = int(os.environ.get("MQFAST_REACTOR_KILLS", "200" if WHOLE else "2"))
+PARTS, ROUNDS = (10, 20) if WHOLE else (1, 2)
 PRODUCERS = 4
 UNDER_WAY = 16
 
@@ -88,15 +87,17 @@ class Killed:
         assert not lost, f"{len(lost)} of {len(self.acknowledged)} acknowledged messages are not where they were"
 
 
-def test_acknowledged_sends_survive_kills(tmp_path: Path) -> None:
-    chance = random.Random(46)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_acknowledged_sends_survive_kills(tmp_path: Path, part: int) -> None:
+    chance = random.Random(46 + part)
     with BrokerProcess(tmp_path, serverSelectorThreads=2) as broker:
         killed = Killed(broker)
         for number in range(ROUNDS):
             if number:
                 broker.start()
             asyncio.run(asyncio.wait_for(killed.round(chance), 120))
-            if number % 10 == 0 or number == ROUNDS - 1:
+            if number % 5 == 1:
                 killed.check()
+        killed.check()
         assert len(killed.acknowledged) > 100 * ROUNDS
         broker.start()
