@@ -99,7 +99,7 @@ class Pair:
         work.mkdir()
         self._names = name_server(work)
         self._machine: Machine | None = None
-        if name != "mqfast":
+        if not name.startswith("mqfast"):
             self._machine = Machine(NEWEST, work)
             self._machine.namesrv = self._names.address
         self._slaves = 0
@@ -252,6 +252,11 @@ def sync(kinds: list[str], work: Path, sender: Path, arguments: argparse.Namespa
     """SYNC_MASTER: each answer waits until the slave has the message."""
     settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
     pairs = [Pair(kind, work / f"sync-{number}", **settings) for number, kind in enumerate(kinds)]
+    reactors = [
+        Pair(f"mqfast, reactors: {threads}", work / f"reactors-{threads}", serverSelectorThreads=threads, **settings)
+        for threads in arguments.reactors
+    ]
+    pairs += reactors
     rows = []
     try:
         for pair in pairs:
@@ -260,7 +265,7 @@ def sync(kinds: list[str], work: Path, sender: Path, arguments: argparse.Namespa
             drive(sender, pair, TOPIC, 4, 1, 1, 1024, 0.5)
             pair.wait_for_slave()
         for connections in (16, 64):
-            figures: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+            figures: dict[str, list[dict[str, float]]] = {pair.name: [] for pair in pairs}
             for number in range(arguments.rounds + 1):
                 for pair in pairs if number % 2 else pairs[::-1]:
                     row = drive(sender, pair, TOPIC, 4, connections, 1, 1024, arguments.seconds)
@@ -273,12 +278,14 @@ def sync(kinds: list[str], work: Path, sender: Path, arguments: argparse.Namespa
                 for kind, some in figures.items()
             }
             cells = [
-                f"{one['rate'] / 1000:.1f} k/s, {one['cpu_us']:.0f} us, p99 {one['p99_us'] / 1000:.2f} ms"
-                for one in found.values()
+                f"{row['rate'] / 1000:.1f} k/s, {row['cpu_us']:.0f} us, p99 {row['p99_us'] / 1000:.2f} ms"
+                for row in found.values()
             ]
             java = found[kinds[1]]["rate"] if len(kinds) > 1 else 0
             ratio = f"{found['mqfast']['rate'] / java:.2f}x of 2x" if java else "-"
-            rows.append(line(f"SYNC_MASTER, {connections} connections", *cells, ratio))
+            rows.append(line(f"SYNC_MASTER, {connections} connections", *cells[: len(kinds)], ratio))
+            for pair, cell in zip(reactors, cells[len(kinds) :], strict=True):
+                rows.append(line(f"SYNC_MASTER, {connections} connections", f"{pair.name}: {cell}", "-"))
     finally:
         for pair in pairs:
             pair.end()
@@ -331,6 +338,9 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=900, help="data of the part rate, less than one log file of 1 GiB")
     parser.add_argument("--alone", action="store_true", help="our brokers only")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument(
+        "--reactors", type=int, nargs="*", default=[2], help="serverSelectorThreads of more masters in the part sync"
+    )
     arguments = parser.parse_args()
     if arguments.mib > 1000:
         parser.error("--mib: expected at most 1000, because a slave begins with its master's last file")
