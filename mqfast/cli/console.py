@@ -47,6 +47,10 @@ def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
         "--stuck-after", type=float, metavar="SECONDS", default=30.0,
         help="a member counts as stuck in a message from then on (default: 30)",
     )  # fmt: skip
+    sub.add_argument(
+        "--public-name", metavar="NAME", action="append", default=[],
+        help="a host name under which browsers reach the console, by a proxy (may be given several times)",
+    )  # fmt: skip
     sub.add_argument("--snapshot", metavar="FILE", help="write the state into one HTML file, and end")
     sub.set_defaults(run=console, command="console")
     server = rooms.add_parser(
@@ -102,6 +106,7 @@ def console(arguments: argparse.Namespace) -> ExitCode:
             allow_changes=arguments.allow_changes,
             interval_s=arguments.interval,
             stuck_after_s=arguments.stuck_after,
+            public_names=arguments.public_name,
             **connection,
         )
         if arguments.host not in ("127.0.0.1", "::1", "localhost"):

@@ -75,10 +75,11 @@ class Output:
             with contextlib.suppress(ImportError):
                 from rich.console import Console
 
-                self._rich = Console(highlight=False, soft_wrap=True)
+                self._rich = Console(highlight=False, soft_wrap=True, emoji=False)
 
     def line(self, text: str, style: str | None = None) -> None:
-        """Print a line of text; ``style`` is a rich style."""
+        """Print a line of text, control characters escaped; ``style`` is a rich style."""
+        text = visible(text)
         if self._rich is not None:
             self._rich.print(text, style=style, markup=False)
         else:
@@ -87,7 +88,7 @@ class Output:
     def text(self, text: str) -> None:
         """Print ready lines, each escaped."""
         for line in text.splitlines():
-            self.line(visible(line))
+            self.line(line)
 
     def json(self, row: dict[str, Any]) -> None:
         """Print a JSON object on a line; ASCII, for any terminal and any locale."""
@@ -118,7 +119,7 @@ class Output:
         self.line(title, "bold")
         width = max((len(name) for name, _ in pairs), default=0)
         for name, value in pairs:
-            self.line(f"  {name.ljust(width)}  {visible(str(value))}")
+            self.line(f"  {name.ljust(width)}  {value}")
 
     def note(self, text: str) -> None:
         """Print a line on stderr, for users."""

@@ -80,7 +80,8 @@ def add_commands(commands: Commands) -> None:
     give.add_argument(
         "--format",
         choices=("jsonl", "csv", "parquet"),
-        help="default: by the end of FILE's name, else jsonl, which alone can be imported; parquet needs pyarrow",
+        help="default: by the end of FILE's name, else jsonl, which alone can be imported; parquet needs pyarrow; in csv "
+        "a text that begins with one of = + - @ ' has a ' before, so that no cell is a formula",
     )
 
     take = commands.add(
@@ -285,13 +286,22 @@ class _Csv(_Writer):
 
     def write(self, columns: Mapping[str, list[Any]]) -> None:
         bodies = [_text_or_base64(body) for body in columns["body"]]
-        fixed = zip(*(columns[name] for name in self._NAMES.values()), strict=True)
+        fixed = zip(*(self._cells(name, columns[name]) for name in self._NAMES.values()), strict=True)
         self._rows.writerows((*row, *body) for row, body in zip(fixed, bodies, strict=True))
 
+    @staticmethod
+    def _cells(name: str, values: list[Any]) -> list[Any]:
+        return list(map(_cell, values)) if name in ("topic", "tags", "keys", "message_id") else values
 
-def _text_or_base64(body: bytes) -> tuple[str, str]:
+
+def _cell(text: str | None) -> str | None:
+    """Return a text with a ``'`` before a first letter that makes a formula of a cell, or is a ``'`` itself."""
+    return f"'{text}" if text and text[0] in "=+-@\t\r'" else text
+
+
+def _text_or_base64(body: bytes) -> tuple[str | None, str]:
     try:
-        return body.decode("utf-8"), ""
+        return _cell(body.decode("utf-8")), ""
     except UnicodeDecodeError:
         return "", base64.b64encode(body).decode("ascii")
 

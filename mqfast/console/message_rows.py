@@ -1,20 +1,25 @@
 """Messages as rows of pages: ids, times, properties, and the body as JSON, text or hex.
 
-Must never hand out more of a body than ``BODY_SHOWN`` bytes for a message of a list.
+Producers choose every byte: a body, a property or a time of any form becomes a row. Must never keep more of a body than
+``BODY_SHOWN`` bytes, or fail on what a producer wrote.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any, Final
 
+from mqfast.client.decompression import BODY_BYTES_MAX, decompressed
 from mqfast.client.delivery import Delivery
 from mqfast.errors import MqfastError
 
-__all__ = ["BODY_SHOWN", "body_text", "message_row"]
+__all__ = ["BODY_SHOWN", "body_text", "export_row", "message_row"]
 
 BODY_SHOWN: Final = 64 * 1024
 _ROW_BYTES: Final = 200
+_UNPACKED_MAX: Final = 1 << 20  # of a body in a list; a few bytes may unpack to gigabytes
+_DEPTH_MAX: Final = 64  # of JSON that is set out; spaces grow with depth times length
 
 
 def body_text(body: bytes, limit: int = BODY_SHOWN) -> tuple[str, str]:
@@ -27,18 +32,35 @@ def body_text(body: bytes, limit: int = BODY_SHOWN) -> tuple[str, str]:
         return "hex", "\n".join(f"{16 * number:06x}  {line.hex(' ')}" for number, line in enumerate(lines))
     if any(ord(letter) < 32 and letter not in "\t\r\n" for letter in text):
         return "hex", part[:4096].hex(" ")
-    if len(part) == len(body) and text[:1] in ("{", "["):
+    if len(part) == len(body) and text[:1] in ("{", "[") and _depth(text) <= _DEPTH_MAX:
         try:
-            return "json", json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            return "json", _encodable(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
         except ValueError:
             pass
     return "text", text
 
 
+def _depth(text: str) -> int:
+    """Return the nesting of brackets in a text, those in strings included."""
+    depth = deepest = 0
+    for letter in text:
+        if letter in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif letter in "]}":
+            depth -= 1
+    return deepest
+
+
+def _encodable(text: str) -> str:
+    """Return a text with escapes for halves of characters, which no UTF-8 has."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def message_row(message: Delivery, *, whole: bool = False) -> dict[str, Any]:
     """Return a message as a row. Args: whole: with all properties and the body."""
     try:
-        body = message.body
+        body = decompressed(message.view, message.sys_flag, BODY_BYTES_MAX if whole else _UNPACKED_MAX)
         form, text = body_text(body, BODY_SHOWN if whole else _ROW_BYTES)
     except MqfastError as error:
         body, form, text = b"", "error", str(error)
@@ -63,4 +85,20 @@ def message_row(message: Delivery, *, whole: bool = False) -> dict[str, Any]:
     if whole:
         row["properties"] = dict(sorted(message.properties.items()))
         row["is_cut"] = len(body) > BODY_SHOWN
+    return row
+
+
+def export_row(message: Delivery) -> dict[str, Any]:
+    """Return a message as a row with the whole body: ``body``, or ``bodyBase64`` for other bytes than UTF-8."""
+    row = message_row(message, whole=True)
+    for name in ("body", "body_form", "is_cut"):
+        del row[name]
+    try:
+        body = decompressed(message.view, message.sys_flag)
+    except MqfastError:
+        row["compression_error"], body = True, bytes(message.view)
+    try:
+        row["body"] = body.decode("utf-8")
+    except UnicodeDecodeError:
+        row["bodyBase64"] = base64.b64encode(body).decode("ascii")
     return row

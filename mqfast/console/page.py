@@ -79,4 +79,14 @@ def number_of(wanted: Mapping[str, str], name: str, default: int) -> int:
 
 def command(*words: str) -> str:
     """Return a line of ``mqfast admin`` for a shell."""
-    return shlex.join(["mqfast", "admin", *words])
+    return " ".join(["mqfast", "admin", *(shlex.quote(word) if word.isprintable() else _ansi(word) for word in words)])
+
+
+def _ansi(word: str) -> str:
+    """Return a word for bash and zsh without a control character, which a terminal would act on when pasted."""
+    plain = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{''.join(c if c.isprintable() else _hex(c) for c in plain)}'"
+
+
+def _hex(letter: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "replace"))

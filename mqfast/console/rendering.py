@@ -6,6 +6,7 @@ Must never render a text without escapes, or an unknown number as zero.
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -79,7 +80,13 @@ class Renderer:
     def page(self, page: Page, path: str, session: Session) -> str:
         """Return a page as HTML."""
         return self._jinja.get_template(page.template).render(
-            **self._common(), page=page, d=page.data, p=page.pictures, path=path, form_secret=session.form_secret
+            **self._common(),
+            page=page,
+            d=page.data,
+            p=page.pictures,
+            path=path,
+            form_secret=session.form_secret,
+            once=secrets.token_urlsafe(12),
         )
 
     def login(self, after: str, error: str) -> str:
@@ -92,7 +99,7 @@ class Renderer:
         parts = [
             Markup(self._jinja.get_template(page.template).render(
                 **self._common() | {"layout": "part.html", "is_snapshot": True, "allow_changes": False},
-                page=page, d=page.data, p=page.pictures, path="", form_secret="",
+                page=page, d=page.data, p=page.pictures, path="", form_secret="", once="",
             ))
             for page in pages
         ]  # fmt: skip

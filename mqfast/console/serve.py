@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from mqfast.client.values import Credentials
+from mqfast.console.guards import CONNECTIONS_MAX, ImpatientProtocol
 from mqfast.console.page import Page
 from mqfast.console.pages import brokers, flow, groups, now, topics
 from mqfast.console.parts import console_of
@@ -24,7 +25,7 @@ __all__ = ["ConsoleServer", "write_snapshot"]
 
 
 class ConsoleServer:
-    """A console for a address. Args: token: for the login; port: 0 for any free port.
+    """A console at an address. Args: token: for the login; port: 0 for any free port; public_names: of a proxy.
 
     Attributes: address: (host, port) once started. Thread: that of the event loop.
     """
@@ -42,6 +43,7 @@ class ConsoleServer:
         credentials: Credentials | None = None,
         tls: bool | ssl.SSLContext = False,
         timeout_s: float = 5.0,
+        public_names: Collection[str] = (),
     ) -> None:
         self.console = console_of(
             namesrv,
@@ -54,7 +56,7 @@ class ConsoleServer:
         )
         self.address = (host, port)
         config = uvicorn.Config(
-            application(self.console, token),
+            application(self.console, token, public_names),
             host=host,
             port=port,
             log_config=None,
@@ -62,7 +64,9 @@ class ConsoleServer:
             lifespan="off",
             ws="none",
             timeout_graceful_shutdown=2,
-            limit_concurrency=200,
+            limit_concurrency=CONNECTIONS_MAX,
+            http=ImpatientProtocol,
+            server_header=False,
         )
         self._server = uvicorn.Server(config)
         self._serving: asyncio.Task[None] | None = None

@@ -15,6 +15,7 @@ from mqfast.console.state import Unknown
 __all__ = ["age_text", "clock_text", "count_text", "json_value", "moment_text", "rate_text", "size_text"]
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+_MS_END: Final = 253_402_300_800_000  # the year 10000
 _THOUSANDS: Final = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
@@ -72,11 +73,13 @@ def size_text(number: Any) -> str:
 
 
 def moment_text(ms: Any) -> str:
-    """Return a time since the epoch in UTC, to the millisecond."""
+    """Return a time since the epoch in UTC, to the millisecond; the number itself outside of the calendar."""
     if isinstance(ms, Unknown):
         return "unknown"
     if not ms:
         return "never"
+    if not 0 < ms < _MS_END:
+        return f"{ms} ms"
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}.{int(ms) % 1000:03d}"
 
 

@@ -6,8 +6,10 @@ style inside a page.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
@@ -16,42 +18,41 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mqfast.console import changes
-from mqfast.console.message_rows import message_row
+from mqfast.console.guards import KnownNames, SafeHeaders
+from mqfast.console.message_rows import export_row
 from mqfast.console.page import Console, Page
-from mqfast.console.pages import brokers, clients, flow, groups, letters, messages, now, topics
+from mqfast.console.pages import brokers, clients, flow, groups, letters, messages, now, resets, topics
 from mqfast.console.rendering import STATIC, Renderer
 from mqfast.console.sessions import Session, Sessions
 from mqfast.console.values import json_value
-from mqfast.errors import ClientError, MqfastError, NoRoute, Refused, RemotingError, UnknownName, UsageError
+from mqfast.errors import (
+    ClientConfigError,
+    ClientError,
+    MqfastError,
+    NoRoute,
+    Refused,
+    RemotingError,
+    UnknownName,
+    UsageError,
+)
 
 __all__ = ["application"]
 
 _log = logging.getLogger("mqfast.console")
-_COOKIE: Final = "mqfast_console"
 _FORM_BYTES_MAX: Final = 1 << 20
-_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'"
-)
-_HEADERS: Final = (
-    (b"content-security-policy", _POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-)
+_LOGIN_BYTES_MAX: Final = 8192
+_FORM_S: Final = 30.0
 View = Callable[..., Awaitable[Page]]
 _VIEWS: Final[Mapping[str, View]] = {
     "/": now.now,
     "/groups": groups.groups,
     "/groups/{name}": groups.group,
-    "/groups/{name}/reset": groups.reset_plan,
+    "/groups/{name}/reset": resets.reset_plan,
     "/topics": topics.topics,
     "/topics/{name}": topics.topic,
     "/messages": messages.find,
@@ -66,27 +67,9 @@ _VIEWS: Final[Mapping[str, View]] = {
 }
 
 
-class _SafeHeaders:
-    """Adds the headers of safety to every response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = [*message.get("headers", ()), *_HEADERS]
-                if not scope["path"].startswith("/static/"):
-                    headers.append((b"cache-control", b"no-store"))
-                message["headers"] = headers
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
-
-
-def application(console: Console, token: str) -> Starlette:
-    """Return the application. Args: token: for the login."""
-    web = _Web(console, Sessions(token))
+def application(console: Console, token: str, public_names: Collection[str] = ()) -> Starlette:
+    """Return the application. Args: token: for the login; public_names: host names that a proxy has for the console."""
+    web = _Web(console, Sessions(token), {name.lower() for name in public_names})
     routes: list[BaseRoute] = [Route(path, partial(web.view, view)) for path, view in _VIEWS.items()]
     routes += [
         Route("/login", web.login, methods=["GET", "POST"]),
@@ -97,7 +80,7 @@ def application(console: Console, token: str) -> Starlette:
         Route("/topics/{name}/send", partial(web.change, _send), methods=["POST"]),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(_SafeHeaders)])
+    return Starlette(routes=routes, middleware=[Middleware(SafeHeaders), Middleware(KnownNames, public_names)])
 
 
 Form = Mapping[str, list[str]]
@@ -122,9 +105,10 @@ def _first(form: Form) -> dict[str, str]:
 class _Web:
     """The handlers. Thread: that of the event loop."""
 
-    def __init__(self, console: Console, sessions: Sessions) -> None:
+    def __init__(self, console: Console, sessions: Sessions, public_names: Collection[str]) -> None:
         self._console = console
         self._sessions = sessions
+        self._public_names = public_names
         self._renderer = Renderer(console)
 
     # --- pages ---
@@ -164,33 +148,47 @@ class _Web:
         session = self._session(request)
         if session is None:
             return self._to_login(request)
-        form = await _form(request)
+        form = await _form(request, _FORM_BYTES_MAX)
         if form is None:
-            return PlainTextResponse(f"expected a form of at most {_FORM_BYTES_MAX} bytes", 413)
-        has_secret = self._sessions.is_form_of(session, form.get("form_secret", [""])[0])
-        if not self._is_bearer(request) and not (has_secret and _is_same_origin(request)):
-            return self._failed(request, session, Refused("form: expected the secret of this session; load it again"))
+            return PlainTextResponse(f"expected a form of at most {_FORM_BYTES_MAX} bytes in {_FORM_S:g} s", 413)
+        number = form.get("once", [""])[0]
+        if session.form_secret:  # else a program: its token is in a header, which no other site can send
+            if not (session.is_form_of(form.get("form_secret", [""])[0]) and self._is_same_origin(request)):
+                error = Refused("form: expected the secret of this session; load it again")
+                return self._failed(request, session, error)
+            if not session.use(number):
+                error = Refused("form: expected one that was not sent before; nothing was done again: load it again")
+                return self._failed(request, session, error)
         try:
             page = await change(self._console, form, **request.path_params)
-        except MqfastError as error:
-            return self._failed(request, session, error)
-        peer = request.client.host if request.client else "unknown"
-        _log.warning("change by %s: %s %s", peer, request.url.path, page.command)
+        except MqfastError as failure:
+            if isinstance(failure, (ClientConfigError, Refused)):
+                session.give_back(number)
+            return self._failed(request, session, failure)
+        _log.warning("change by %s: %s %s", _peer(request), quote(request.url.path), page.command)
         return self._answer(request, session, page)
 
     async def export(self, request: Request) -> Response:
-        """Serve the dead letters of a group as lines of JSON."""
+        """Serve all dead letters of a group as lines of JSON, one letter in memory at a time."""
         session = self._session(request)
         if session is None:
             return self._to_login(request)
         name = request.path_params["name"]
         try:
-            read = await letters.read_letters(self._console, dict(request.query_params), name, letters.LETTERS_MAX)
+            read = letters.letters_of(self._console, dict(request.query_params), name)
+            first = await anext(read, None)
         except MqfastError as error:
             return self._failed(request, session, error)
-        lines = b"".join(msgspec.json.encode(message_row(letter, whole=True)) + b"\n" for letter in read)
+
+        async def lines() -> AsyncIterator[bytes]:
+            # An error ends the connection within the answer: a program and a browser see a download that failed.
+            letter = first
+            while letter is not None:
+                yield msgspec.json.encode(export_row(letter)) + b"\n"
+                letter = await anext(read, None)
+
         headers = {"content-disposition": f"attachment; filename*=UTF-8''dead-letters-{quote(name, safe='')}.jsonl"}
-        return Response(lines, media_type="application/jsonl", headers=headers)
+        return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)
 
     # --- login ---
 
@@ -199,33 +197,50 @@ class _Web:
         after = _own_path(request.query_params.get("next", "/"))
         if request.method == "GET":
             return HTMLResponse(self._renderer.login(after, ""))
-        if self._sessions.is_blocked:
+        if not self._is_same_origin(request):
+            return HTMLResponse(self._renderer.login(after, "the form came from another site"), 403)
+        if self._sessions.is_blocked(_peer(request)):
             return HTMLResponse(self._renderer.login(after, "too many failed logins; wait a minute"), 429)
-        form = await _form(request) or {}
-        if not self._sessions.is_token(form.get("token", [""])[0].strip()):
+        form = await _form(request, _LOGIN_BYTES_MAX) or {}
+        if not self._sessions.is_token(form.get("token", [""])[0].strip(), _peer(request)):
             return HTMLResponse(self._renderer.login(after, "wrong token; the console printed it at its start"), 403)
         response = RedirectResponse(_own_path(form.get("next", ["/"])[0]), 303)
         response.set_cookie(
-            _COOKIE, self._sessions.begin(), httponly=True, samesite="strict", secure=request.url.scheme == "https"
-        )
+            _cookie(request), self._sessions.begin(), httponly=True, samesite="strict",
+            secure=request.url.scheme == "https",
+        )  # fmt: skip
         return response
 
     async def logout(self, request: Request) -> Response:
         """End the session."""
-        form = await _form(request) or {}
+        form = await _form(request, _LOGIN_BYTES_MAX) or {}
         session = self._session(request)
-        if session is not None and self._sessions.is_form_of(session, form.get("form_secret", [""])[0]):
-            self._sessions.end(request.cookies.get(_COOKIE))
+        if session is not None and session.is_form_of(form.get("form_secret", [""])[0]):
+            self._sessions.end(request.cookies.get(_cookie(request)))
         return RedirectResponse("/login", 303)
 
     def _session(self, request: Request) -> Session | None:
         if self._is_bearer(request):
             return Session("", 0.0)
-        return self._sessions.find(request.cookies.get(_COOKIE))
+        return self._sessions.find(request.cookies.get(_cookie(request)))
 
     def _is_bearer(self, request: Request) -> bool:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and not self._sessions.is_blocked and self._sessions.is_token(token.strip())
+        if kind.lower() != "bearer" or self._sessions.is_blocked(_peer(request)):
+            return False
+        return self._sessions.is_token(token.strip(), _peer(request))
+
+    def _is_same_origin(self, request: Request) -> bool:
+        """Return whether no other site has sent the request, as far as the browser says so."""
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return False
+        origin = request.headers.get("origin")
+        if origin is None:
+            return True
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(origin)
+            return parts.netloc == request.headers.get("host") or parts.hostname in self._public_names
+        return False
 
     def _to_login(self, request: Request) -> Response:
         if _wants_json(request):
@@ -251,19 +266,24 @@ def _own_path(path: str) -> str:
     return path
 
 
-def _is_same_origin(request: Request) -> bool:
-    origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+def _cookie(request: Request) -> str:
+    """Return the name of the cookie: a browser shares cookies between all ports of a host."""
+    return f"mqfast_console_{(request.scope.get('server') or ('', 0))[1]}"
 
 
-async def _form(request: Request) -> Form | None:
-    """Return the fields of a form; None for a form that is too large."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _FORM_BYTES_MAX:
-            return None
+def _peer(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
+
+
+async def _form(request: Request, bytes_max: int) -> Form | None:
+    """Return the fields of a form; None for a form that is too large or too slow."""
+    body = bytearray()
     try:
+        async with asyncio.timeout(_FORM_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > bytes_max:
+                    return None
         return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=2000)
-    except ValueError:
+    except (ValueError, TimeoutError):
         return None

@@ -16,10 +16,10 @@ from mcp.types import ToolAnnotations
 
 from mqfast.console import changes
 from mqfast.console.page import Console, Page
-from mqfast.console.pages import brokers, groups, letters, messages, now, topics
+from mqfast.console.pages import brokers, groups, letters, messages, now, resets, topics
 from mqfast.console.values import json_value
 from mqfast.errors import MqfastError
-from mqfast.mcp.marking import INSTRUCTIONS, marked, marked_messages
+from mqfast.mcp.marking import INSTRUCTIONS, marked, marked_life, marked_messages
 from mqfast.mcp.plans import Plans
 
 __all__ = ["mcp_server"]
@@ -122,7 +122,8 @@ def _add_messages(server: MCPServer, console: Console, *, show_bodies: bool) -> 
     @server.tool(annotations=_READS)
     async def explain_message(topic: str, message_id: str) -> dict[str, Any]:
         """Tell the life of a message: sent, stored, deliveries, retries, dead letter, and which groups consumed it."""
-        return marked(await _answer(messages.message(console, {}, topic, message_id)), show_bodies=show_bodies)
+        data = await _answer(messages.message(console, {}, topic, message_id))
+        return marked(marked_life(data), show_bodies=show_bodies)
 
     @server.tool(annotations=_READS)
     async def dead_letters(group: str, begin: str = "", end: str = "") -> dict[str, Any]:
@@ -130,6 +131,7 @@ def _add_messages(server: MCPServer, console: Console, *, show_bodies: bool) -> 
         if not console.collector.state.at_s:
             await console.collector.collect()
         data = await _answer(letters.dead_letters(console, {"begin": begin, "end": end}, group))
+        del data["by_topic"]  # names of producers, which each letter has under the mark
         return marked_messages(data, "letters", show_bodies=show_bodies)
 
 
@@ -144,11 +146,11 @@ def _add_changes(server: MCPServer, console: Console, plans: Plans) -> None:
         """
         await console.collector.collect()
         wanted = {"topic": topic, "to": to, "time": time, "offset": offset, "broker": broker, "queue": queue}
-        effect = await _answer(groups.reset_plan(console, wanted, group))
+        effect = await _answer(resets.reset_plan(console, wanted, group))
         text = f"reset group {group} in topic {topic} to {to}: {effect['replayed']} again, {effect['skipped']} skipped"
 
         async def run() -> Page:
-            return await changes.reset(console, {**wanted, "confirm": group}, group)
+            return await changes.reset(console, {**wanted, "confirm": group, "plan": effect["confirmed"]}, group)
 
         return plans.add(text, effect["plan"], run).row()
 
@@ -160,7 +162,11 @@ def _add_changes(server: MCPServer, console: Console, plans: Plans) -> None:
         origins = {row["offset_msg_id"]: row["origin"] for row in known["letters"]}
         if unknown := [name for name in letter_ids if name not in origins]:
             raise ToolError(f"letter_ids: expected ids of dead letters of group {group}, found {unknown[:5]}")
-        effect = [{"letter": name, "to_topic": origins[name]} for name in letter_ids]
+        topics_known = console.collector.state.topics  # a producer may have written another text as the origin
+        effect = [
+            {"letter": name, "to_topic": origins[name] if origins[name] in topics_known else None}
+            for name in letter_ids
+        ]
 
         async def run() -> Page:
             return await changes.resend(console, {"confirm": group}, group, letter_ids)

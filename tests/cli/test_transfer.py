@@ -130,6 +130,19 @@ def test_csv_holds_text_and_binary_bodies(store: Path, capsys: pytest.CaptureFix
             assert (row["body"].encode() or __import__("base64").b64decode(row["bodyBase64"])) == message.body
 
 
+def test_no_text_of_a_producer_is_a_formula_in_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "plain", ""]
+    with mqfast.open(tmp_path / "formulas") as odd:
+        for text in texts:
+            odd.put("T", text.encode(), tags=text.strip() or None, keys=text.strip() or None)
+    code, text, _ = run(capsys, "export", tmp_path / "formulas", "--format", "csv")
+    assert code == ExitCode.OK
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    cells = [row[name] for row in rows for name in ("topic", "tags", "keys", "msgId", "body")]
+    assert [cell for cell in cells if cell[:1] in ("=", "+", "-", "@", "\t", "\r")] == []
+    assert [row["body"].removeprefix("'") for row in rows] == texts
+
+
 def test_parquet_holds_every_column(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     code, text, _ = run(capsys, "export", store, tmp_path / "all.parquet", "--json")

@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from console_asking import BEARER, ask, confirmed, cookie_of, data, form_of
 from console_cluster import LETTERS, TOKEN, Console, commit, console, seeded, stuck_member
 from running import BrokerProcess
 from waiting import until
@@ -23,28 +20,6 @@ from waiting import until
 from mqfast.cli.main import build_parser, main
 from mqfast.console.rendering import STATIC
 from mqfast.testing import Broker
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *arguments: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirect)
-
-
-def ask(url: str, *, form: dict[str, Any] | None = None, **headers: str) -> tuple[int, str, dict[str, str]]:
-    """One request. Returns: status, text, headers."""
-    data = None if form is None else urllib.parse.urlencode(form, doseq=True).encode()
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    try:
-        with _OPENER.open(urllib.request.Request(url, data, named), timeout=30) as answer:
-            return answer.status, answer.read().decode(), dict(answer.headers.items())
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode(), dict(error.headers.items())
-
-
-BEARER = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -58,26 +33,6 @@ def served(cluster: BrokerProcess) -> Iterator[Console]:
     with console(cluster.namesrv, "--allow-changes") as running:
         until(lambda: data(running, "/groups")["total"] >= 3, "a round")
         yield running
-
-
-def data(served: Console, path: str) -> Any:
-    status, text, _ = ask(served.url + path, **BEARER)
-    assert status == 200, text
-    return json.loads(text)["data"]
-
-
-def cookie_of(served: Console) -> str:
-    status, _, headers = ask(f"{served.url}/login", form={"token": TOKEN, "next": "/groups"})
-    assert (status, headers["location"]) == (303, "/groups")
-    assert "HttpOnly" in headers["set-cookie"]
-    assert "SameSite=strict" in headers["set-cookie"]
-    return headers["set-cookie"].partition(";")[0]
-
-
-def secret_of(served: Console, cookie: str) -> str:
-    found = re.search(r'name="form_secret" value="([^"]+)"', ask(f"{served.url}/", Cookie=cookie)[1])
-    assert found
-    return found[1]
 
 
 def test_nothing_is_shown_without_a_login(served: Console) -> None:
@@ -181,15 +136,17 @@ def test_an_unknown_name_is_404_with_the_nearest_and_a_wrong_field_400(served: C
 
 def test_a_change_needs_the_secret_of_the_form_and_the_typed_name(served: Console) -> None:
     cookie = cookie_of(served)
-    secret, url = secret_of(served, cookie), f"{served.url}/topics/mails/send"
-    form = {"confirm": "mails", "body": "hello", "key": "web-1"}
-    assert ask(url, form=form, Cookie=cookie)[0] == 403
-    assert ask(url, form={**form, "form_secret": secret}, Cookie=cookie, Origin="https://evil.example")[0] == 403
-    status, text, _ = ask(url, form={**form, "form_secret": secret, "confirm": "mail"}, Cookie=cookie)
+    url, hidden = f"{served.url}/topics/mails/send", form_of(served, cookie, "/topics/mails")
+    form = {**hidden, "confirm": "mails", "body": "hello", "key": "web-1"}
+    assert ask(url, form={**form, "form_secret": "another"}, Cookie=cookie)[0] == 403
+    assert ask(url, form=form, Cookie=cookie, Origin="https://evil.example")[0] == 403
+    status, text, _ = ask(url, form={**form, "confirm": "mail"}, Cookie=cookie)
     assert (status, "nothing was changed" in text) == (400, True)
     assert data(served, "/messages?topic=mails&q=web-1")["messages"] == []
-    status, text, _ = ask(url, form={**form, "form_secret": secret}, Cookie=cookie, Origin=served.url)
+    status, text, _ = ask(url, form=form, Cookie=cookie, Origin=served.url)
     assert (status, "SEND_OK" in text) == (200, True)
+    status, text, _ = ask(url, form=form, Cookie=cookie, Origin=served.url)
+    assert (status, "not sent before" in text) == (403, True)
     assert len(data(served, "/messages?topic=mails&q=web-1")["messages"]) == 1
 
 
@@ -204,7 +161,7 @@ def test_each_letter_of_a_resend_has_its_own_outcome(served: Console) -> None:
 
 
 def test_a_reset_is_read_back(served: Console) -> None:
-    form = {"confirm": "mailing", "topic": "mails", "to": "earliest"}
+    form = confirmed(served, "mailing", topic="mails", to="earliest")
     status, text, _ = ask(f"{served.url}/groups/mailing/reset", form=form, **BEARER)
     assert status == 200, text
     assert [row["stored"] for row in json.loads(text)["data"]["rows"]] == [0, 0]

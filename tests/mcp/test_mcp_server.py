@@ -70,15 +70,19 @@ def test_a_model_reads_clusters_and_cannot_change_them(cluster: BrokerProcess) -
 
         # What producers wrote is marked, and bodies are hidden.
         (message,) = (await call(client, "find_messages", topic="orders", key_or_id="order-9"))["messages"]
-        assert not {"keys", "tags", "body", "properties"} & set(message)
+        assert not {"msg_id", "keys", "tags", "body", "properties"} & set(message)
         written = message["written_by_producer"]
         assert (written["keys"], written["tags"], "body" in written) == (["order-9"], "new", False)
         life = await call(client, "explain_message", topic="orders", message_id=message["offset_msg_id"])
         assert [event["kind"] for event in life["life"]][:2] == ["born", "put"]
         assert "body" not in life["written_by_producer"]
+        assert not any({"text", "group"} & set(event) for event in life["life"] + life["groups"])
         letters = (await call(client, "dead_letters", group="audit"))["letters"]
         assert len(letters) == LETTERS
         assert not any("body" in letter or "body" in letter["written_by_producer"] for letter in letters)
+        assert {(letter.get("origin"), letter["written_by_producer"]["origin"]) for letter in letters} == {
+            (None, "orders")
+        }
 
     with_client(cluster, flow)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqfast.cli.admin.brokers import rate_text
 from mqfast.cli.exit_codes import ExitCode
-from mqfast.cli.output import Output
+from mqfast.cli.output import Output, visible
 from mqfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,5 +103,5 @@ def _rich(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
     for number, head in enumerate(heads):
         table.add_column(head, justify="left" if number == 0 else "right")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(visible(str(cell))) for cell in row))
     return table

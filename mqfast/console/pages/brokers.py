@@ -18,9 +18,13 @@ from mqfast.console.pictures import line, meter
 from mqfast.console.state import BrokerState, Unknown, known
 from mqfast.errors import MqfastError, UnknownName
 
-__all__ = ["broker", "brokers"]
+__all__ = ["broker", "brokers", "shown_settings"]
 
-_SECRET: Final = re.compile("secret|password|credential|accesskey", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    "secret|passw|credential|access_?key|token|private|initAuthenticationUser|socksProxyConfig|ExporterHeader",
+    re.IGNORECASE,
+)
+_SECRET_VALUE: Final = re.compile(r'"(password|secretKey|token)"|\bBearer ', re.IGNORECASE)
 
 
 def _row(broker: BrokerState) -> dict[str, Any]:
@@ -38,6 +42,14 @@ def _row(broker: BrokerState) -> dict[str, Any]:
         "today": broker.number("msgPutTotalTodayNow"),
         "behind_bytes": broker.number("dispatchBehindBytes"),
         "errors": broker.errors,
+    }
+
+
+def shown_settings(config: Mapping[str, str]) -> dict[str, str]:
+    """Return settings, secrets hidden."""
+    return {
+        key: "(hidden)" if value and (_SECRET.search(key) or _SECRET_VALUE.search(value)) else value
+        for key, value in config.items()
     }
 
 
@@ -64,7 +76,7 @@ async def broker(console: Console, wanted: Mapping[str, str], name: str) -> Page
     settings: Any
     try:
         config = await console.admin.broker_config(state_of.address)
-        settings = {key: "(hidden)" if value and _SECRET.search(key) else value for key, value in config.items()}
+        settings = shown_settings(config)
     except MqfastError as error:
         settings = Unknown(str(error))
     replication: Any

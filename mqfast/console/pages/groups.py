@@ -1,28 +1,25 @@
-"""Pages of consumer groups: the list by lag, a group with its queues and members, and the plan of a reset.
+"""Pages of consumer groups: the list by lag, and a group with its queues and members.
 
-Must never change an offset: a plan is a dry run.
+Must never ask a broker for each group of the list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from mqfast.client.admin.checks import nearest
 from mqfast.client.admin.groups import is_system_group
-from mqfast.client.admin.plan import Where
-from mqfast.client.values import MessageQueue
 from mqfast.console.findings import group_sentence
 from mqfast.console.history import SPARK_SLOTS
 from mqfast.console.members import MemberState
-from mqfast.console.page import Console, Page, command, number_of, rows_of
+from mqfast.console.page import Console, Page, command, rows_of
 from mqfast.console.pictures import QueueBar, Tick, line, queue_bars
 from mqfast.console.state import GroupState, Number, Unknown, known
 from mqfast.errors import ClientConfigError, UnknownName
 from mqfast.message import RETRY_PREFIX
 
-__all__ = ["Wanted", "group", "groups", "known_group", "reset_plan", "reset_target", "reset_words"]
+__all__ = ["group", "groups", "known_group"]
 
 _SORTS = ("lag", "age", "name", "rate")
 
@@ -162,93 +159,3 @@ def _member(member: MemberState) -> dict[str, Any]:
         "queues": queues,
         "is_stuck": bool(member.stuck),
     }
-
-
-# --- resets ---
-
-
-class Wanted:
-    """The wish of a reset, as a form has it. Raises: ConfigError for a wrong field."""
-
-    def __init__(self, wanted: Mapping[str, str]) -> None:
-        self.topic = wanted.get("topic", "").strip()
-        self.kind = wanted.get("to", "latest")
-        self.time = wanted.get("time", "").strip()
-        self.offset = wanted.get("offset", "").strip()
-        self.broker = wanted.get("broker", "").strip()
-        self.queue = wanted.get("queue", "").strip()
-        if not self.topic:
-            raise ClientConfigError("topic: expected the topic of the reset, found none")
-
-    @property
-    def of_queue(self) -> MessageQueue | None:
-        """Return the only queue; None: all queues."""
-        if not self.queue:
-            return None
-        return MessageQueue(self.topic, self.broker, number_of({"queue": self.queue}, "queue", 0))
-
-
-def reset_target(wanted: Wanted) -> Where:
-    """Return the target of a reset."""
-    if wanted.kind in ("earliest", "latest"):
-        return "earliest" if wanted.kind == "earliest" else "latest"
-    if wanted.kind == "offset":
-        if not wanted.queue:
-            raise ClientConfigError("queue: expected a queue, because each queue has its own offsets; found none")
-        return number_of({"offset": wanted.offset}, "offset", 0)
-    if wanted.kind != "time":
-        raise ClientConfigError(f"to: expected earliest, latest, time or offset, found {wanted.kind[:40]!r}")
-    try:
-        when = datetime.fromisoformat(wanted.time)
-    except ValueError:
-        raise ClientConfigError(f"time: expected a time such as 2026-01-31T12:00, found {wanted.time[:40]!r}") from None
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
-
-
-def reset_words(name: str, wanted: Wanted) -> str:
-    """Return a reset as a command."""
-    words = ["group", "reset", name, wanted.topic]
-    words += {
-        "earliest": ["--to-earliest"], "time": ["--to-time", wanted.time], "offset": ["--to-offset", wanted.offset],
-    }.get(wanted.kind, ["--to-latest"])  # fmt: skip
-    if wanted.queue:
-        words += ["--queue", wanted.queue, "--broker", wanted.broker]
-    return command(*words)
-
-
-async def reset_plan(console: Console, wanted: Mapping[str, str], name: str) -> Page:
-    """Return what a reset would change, queue by queue."""
-    consumers = known_group(console, name)
-    if not wanted.get("topic"):
-        empty = {"topic": "", "to": "latest", "time": "", "offset": "", "broker": "", "queue": ""}
-        data: dict[str, Any] = {"name": name, "topics": consumers.topics, "plan": None, "wanted": empty}
-        return Page("reset.html", f"Reset {name}", data, command("group", "reset", name, "TOPIC", "--to-latest"))
-    wish = Wanted(wanted)
-    plan = await console.admin.reset_offset(name, wish.topic, reset_target(wish), queue=wish.of_queue)
-    ends = {(place.broker, place.queue_id): place.max_offset for place in consumers.places if place.topic == wish.topic}
-    rows: list[dict[str, Any]] = [
-        {
-            "broker": step.queue.broker_name, "queue": step.queue.queue_id, "now": step.now, "to": step.to,
-            "skipped": step.skipped, "replayed": step.replayed,
-        }
-        for step in plan
-    ]  # fmt: skip
-    bars = []
-    for row in rows:
-        end = max(ends.get((row["broker"], row["queue"]), 0), row["now"], row["to"])
-        note = f"{row['replayed']} again" if row["replayed"] else f"{row['skipped']} skipped"
-        ticks = [Tick("now", max(0, row["now"])), Tick("then", row["to"], "to")]
-        bars.append(QueueBar(f"{row['broker']} {row['queue']}", 0, end, ticks, note))
-    data = {
-        "name": name,
-        "topics": consumers.topics,
-        "plan": rows,
-        "skipped": sum(row["skipped"] for row in rows),
-        "replayed": sum(row["replayed"] for row in rows),
-        "wanted": {
-            "topic": wish.topic, "to": wish.kind, "time": wish.time, "offset": wish.offset, "broker": wish.broker,
-            "queue": wish.queue,
-        },
-    }  # fmt: skip
-    pictures = {"plan": queue_bars(bars, f"plan of the reset of {name}")}
-    return Page("reset.html", f"Reset {name}", data, reset_words(name, wish), pictures)

@@ -6,7 +6,7 @@ Must never read more than ``LETTERS_MAX`` letters for a page.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from mqfast.console.values import clock_text
 from mqfast.message import DLQ_PREFIX
 from mqfast.properties import origin_of
 
-__all__ = ["LETTERS_MAX", "dead_letters", "letter_groups", "read_letters"]
+__all__ = ["LETTERS_MAX", "dead_letters", "letter_groups", "letters_of"]
 
 LETTERS_MAX: Final = 500
 
@@ -40,23 +40,20 @@ async def letter_groups(console: Console, wanted: Mapping[str, str]) -> Page:
     return Page("dlq.html", "Dead letters", data, command("dlq", "ls", "GROUP"))
 
 
-async def read_letters(console: Console, wanted: Mapping[str, str], name: str, limit: int) -> list[Delivery]:
-    """Return dead letters of a group, the oldest first."""
-    begin, end = time_of(wanted, "begin"), time_of(wanted, "end")
-    letters: list[Delivery] = []
-    async for letter in console.admin.dead_letters(name, begin=begin, end=end):
-        letters.append(letter)
-        if len(letters) >= limit:
-            break
-    return letters
+def letters_of(console: Console, wanted: Mapping[str, str], name: str) -> AsyncIterator[Delivery]:
+    """Return the dead letters of a group, the oldest first. Raises: UnknownName, ConfigError."""
+    known_group(console, name)
+    return console.admin.dead_letters(name, begin=time_of(wanted, "begin"), end=time_of(wanted, "end"))
 
 
 async def dead_letters(console: Console, wanted: Mapping[str, str], name: str) -> Page:
     """Return the dead letters of a group: by minute, by topic, and in full."""
-    known_group(console, name)
-    letters = await read_letters(console, wanted, name, LETTERS_MAX + 1)
     rows: list[dict[str, Any]] = []
-    for letter in letters[:LETTERS_MAX]:
+    is_cut = False
+    async for letter in letters_of(console, wanted, name):
+        if len(rows) == LETTERS_MAX:
+            is_cut = True
+            break
         row = message_row(letter)
         row["origin"] = origin_of(letter.properties)
         row["resends"] = letter.properties.get("DLQ_ATTEMPTS")
@@ -67,7 +64,7 @@ async def dead_letters(console: Console, wanted: Mapping[str, str], name: str) -
     data = {
         "name": name,
         "letters": rows,
-        "is_cut": len(letters) > LETTERS_MAX,
+        "is_cut": is_cut,
         "by_topic": Counter(row["origin"] or "unknown" for row in rows).most_common(),
         "begin": wanted.get("begin", ""),
         "end": wanted.get("end", ""),

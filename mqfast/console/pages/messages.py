@@ -35,15 +35,15 @@ async def find(console: Console, wanted: Mapping[str, str]) -> Page:
     if not topic:
         return Page("messages.html", "Messages", data, command("message", "find", "TOPIC", "--key", "KEY"))
     if word:
-        matching = await _found(console, topic, word, begin, end)
+        rows = [message_row(match) for match in await _found(console, topic, word, begin, end)]
         line = command("message", "find", topic, "--key", word)
     else:
         since = begin or datetime.now(UTC) - timedelta(minutes=15)
         browsed = console.admin.browse(topic, begin=since, end=end, max_count=_FOUND_MAX + 1)
-        matching = [match async for match in browsed]
+        rows = [message_row(match) async for match in browsed]
         line = command("message", "cat", topic)
-    data["messages"] = [message_row(match) for match in matching[:_FOUND_MAX]]
-    data["is_cut"] = len(matching) > _FOUND_MAX
+    data["messages"] = rows[:_FOUND_MAX]
+    data["is_cut"] = len(rows) > _FOUND_MAX
     return Page("messages.html", "Messages", data, line)
 
 
