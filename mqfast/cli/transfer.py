@@ -80,8 +80,8 @@ def add_commands(commands: Commands) -> None:
     give.add_argument(
         "--format",
         choices=("jsonl", "csv", "parquet"),
-        help="default: by the end of FILE's name, else jsonl, which alone can be imported; parquet needs pyarrow; in csv "
-        "a text that begins with one of = + - @ ' has a ' before, so that no cell is a formula",
+        help="default: by the end of FILE's name, else jsonl, which alone can be imported; parquet needs pyarrow; in "
+        "csv a text that begins with one of = + - @ ' has a ' before, so that no cell is a formula",
     )
 
     take = commands.add(

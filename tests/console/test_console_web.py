@@ -81,9 +81,9 @@ def test_every_page_is_json_under_the_same_path(served: Console) -> None:
     assert data(served, "/groups/billing")["queues"][0]["committed"] == 2
     orders = data(served, "/topics/orders")
     assert (orders["messages"], len(orders["queue_rows"]), orders["groups"]) == (60, 4, ["audit", "billing"])
-    (found,) = data(served, "/messages?topic=orders&q=order-7")["messages"]
-    assert (found["keys"], json.loads(found["body"])["order"]) == (["order-7"], 7)
-    life = data(served, f"/messages/orders/{found['offset_msg_id']}")
+    (order,) = data(served, "/messages?topic=orders&q=order-7")["messages"]
+    assert (order["keys"], json.loads(order["body"])["order"]) == (["order-7"], 7)
+    life = data(served, f"/messages/orders/{order['offset_msg_id']}")
     assert [event["kind"] for event in life["life"]][:2] == ["born", "put"]
     letters = data(served, "/dlq/audit")["letters"]
     assert ([row["origin"] for row in letters]) == ["orders"] * LETTERS
