@@ -7,7 +7,7 @@ AdminBrokerProcessor.fetchAllConsumeStatsInBroker, TopicConfigManager, Subscript
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ from mqfast.errors import FieldError
 from mqfast.remoting.bodies import TopicConfigBody, TopicTableBody, build_tables
 from mqfast.remoting.codes import RequestCode
 
-__all__ = ["BrokerWideClient", "GroupSettings", "QueuePlace", "places_of"]
+__all__ = ["BrokerWideClient", "GroupSettings", "QueuePlace", "read_places"]
 
 # A queue as the key of a table: an object (fastjson's own form), or the same as a text.
 _KEY_OBJECT: Final = re.compile(rb'\{"brokerName":"([^"\\]*)","queueId":(\d+),"topic":"([^"\\]*)"\}:')
@@ -34,6 +34,8 @@ _KEY_TEXT: Final = re.compile(
     rb'"\{\\"brokerName\\":\\"([^"\\]*)\\",\\"queueId\\":(\d+),\\"topic\\":\\"([^"\\]*)\\"\}":'
 )
 _PLAIN: Final = rb'"\1|\2|\3":'
+_CUT: Final = b'"offsetTable"'
+_PART: Final = 1 << 17  # bytes between two pauses
 
 
 class GroupSettings(Struct, rename="camel"):
@@ -59,7 +61,7 @@ class _Stats(Struct, rename="camel"):
 
 
 class _AllStats(Struct, rename="camel"):
-    consume_stats_list: list[dict[str, list[_Stats]]] = []
+    consume_stats_list: list[msgspec.Raw] = []
 
 
 class QueuePlace(Struct, gc=False):
@@ -78,37 +80,53 @@ class QueuePlace(Struct, gc=False):
         return max(0, self.max_offset - self.committed)
 
 
-def _decoded(data: bytes) -> _AllStats:
-    plain = _KEY_TEXT.sub(_PLAIN, _KEY_OBJECT.sub(_PLAIN, data))
+_ENTRY: Final = msgspec.json.Decoder(dict[str, list[_Stats]])
+_ALL: Final = msgspec.json.Decoder(_AllStats)
+
+
+def _parts(data: bytes) -> Iterator[bytes]:
+    """Yield the parts of a body, cut between the keys of queues."""
+    at = 0
+    while at < len(data):
+        end = data.find(_CUT, at + _PART)
+        end = len(data) if end < 0 else end
+        yield data[at:end]
+        at = end
+
+
+def read_places(data: bytes, groups: dict[str, list[QueuePlace]]) -> Iterator[None]:
+    """Add the places of all groups from the body of an answer, in steps of milliseconds. Raises: FieldError."""
+    names: dict[str, str] = {}  # one text for each topic and broker, not one for each queue
+    plain = []
+    for part in _parts(data):
+        plain.append(_KEY_TEXT.sub(_PLAIN, _KEY_OBJECT.sub(_PLAIN, part)))
+        yield
     try:
-        return msgspec.json.decode(plain, type=_AllStats)
+        for entry in _ALL.decode(b"".join(plain)).consume_stats_list:
+            yield
+            _add_places(_ENTRY.decode(entry), names, groups)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FieldError("body", "the progress of all groups as JSON", str(error)) from None
 
 
-def places_of(data: bytes) -> dict[str, list[QueuePlace]]:
-    """Return the places of all groups from the body of an answer. Raises: FieldError."""
-    names: dict[str, str] = {}  # one text for each topic and broker, not one for each queue
-    groups: dict[str, list[QueuePlace]] = {}
-    for entry in _decoded(data).consume_stats_list:
-        for group, stats in entry.items():
-            places = groups.setdefault(group, [])
-            for topic_stats in stats:
-                for key, offsets in topic_stats.offset_table.items():
-                    broker, _, rest = key.partition("|")
-                    queue_id, _, topic = rest.partition("|")
-                    if not queue_id.isdigit():
-                        raise FieldError("body.offsetTable (key)", "brokerName, queueId and topic", repr(key[:80]))
-                    place = QueuePlace(
-                        names.setdefault(topic, topic),
-                        names.setdefault(broker, broker),
-                        int(queue_id),
-                        max(0, offsets.broker_offset),
-                        max(0, offsets.consumer_offset),
-                        max(0, offsets.last_timestamp),
-                    )
-                    places.append(place)
-    return groups
+def _add_places(entry: Mapping[str, list[_Stats]], names: dict[str, str], groups: dict[str, list[QueuePlace]]) -> None:
+    for group, stats in entry.items():
+        places = groups.setdefault(group, [])
+        for topic_stats in stats:
+            for key, offsets in topic_stats.offset_table.items():
+                broker, _, rest = key.partition("|")
+                queue_id, _, topic = rest.partition("|")
+                if not queue_id.isdigit():
+                    raise FieldError("body.offsetTable (key)", "brokerName, queueId and topic", repr(key[:80]))
+                place = QueuePlace(
+                    names.setdefault(topic, topic),
+                    names.setdefault(broker, broker),
+                    int(queue_id),
+                    max(0, offsets.broker_offset),
+                    max(0, offsets.consumer_offset),
+                    max(0, offsets.last_timestamp),
+                )
+                places.append(place)
 
 
 class BrokerWideClient(AsyncAdminClient):
@@ -141,11 +159,11 @@ class BrokerWideClient(AsyncAdminClient):
         return body.subscription_group_table
 
     @call
-    def progress_at(self, address: str) -> RequestSteps[Mapping[str, list[QueuePlace]]]:
-        """Return the place of every group in every queue of a broker."""
+    def progress_at(self, address: str) -> RequestSteps[bytes]:
+        """Return the place of every group in every queue of a broker, for ``read_places``."""
         code = RequestCode.GET_BROKER_CONSUME_STATS
         answer = yield from self._call(address, code, {"isOrder": False}, about="progress of all groups")
-        return read_answer(answer, address, places_of)
+        return read_answer(answer, address, bytes)
 
     @call
     def queues_at(self, address: str, topic: str) -> RequestSteps[Mapping[MessageQueue, QueueStats]]:

@@ -15,15 +15,25 @@ from collections.abc import Awaitable, Iterable, Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
-from mqfast.client.admin.topics import is_system_topic
 from mqfast.console.ages import UnreadAges
-from mqfast.console.broker_wide import BrokerWideClient, GroupSettings, QueuePlace
+from mqfast.console.breath import Breath
+from mqfast.console.broker_wide import BrokerWideClient, GroupSettings, QueuePlace, read_places
 from mqfast.console.history import History
 from mqfast.console.members import Members, MemberState
-from mqfast.console.state import NOT_YET, BrokerState, ClusterState, GroupState, Number, TopicState, Unknown, known
+from mqfast.console.state import (
+    NOT_YET,
+    BrokerState,
+    ClusterState,
+    GroupState,
+    Number,
+    TopicState,
+    Unknown,
+    is_topic_of_users,
+    known,
+)
 from mqfast.console.values import clock_text
 from mqfast.errors import MqfastError
-from mqfast.message import DLQ_PREFIX
+from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 from mqfast.remoting.bodies import TopicConfigBody
 from mqfast.util.log_limit import LogLimit
 
@@ -71,6 +81,8 @@ class Collector:
         self._next_topic = self._next_letters = self._next_group = ""
         self._lost: dict[str, float] = {}
         self._requests = 0
+        self._breath = Breath()
+        self._one_round = asyncio.Lock()
         self._log = LogLimit(logging.getLogger("mqfast.console"))
 
     def start(self) -> None:
@@ -98,7 +110,11 @@ class Collector:
             await asyncio.sleep(max(self._interval_s - took, cpu * _CPU_PAUSES, took * _BROKER_PAUSES))
 
     async def collect(self) -> None:
-        """Make a round."""
+        """Make a round, after one that is under way."""
+        async with self._one_round:
+            await self._collect()
+
+    async def _collect(self) -> None:
         started, self._requests = time.monotonic(), 0
         before = self.state
         state = ClusterState(at_s=time.time())
@@ -117,10 +133,11 @@ class Collector:
             progress = await asyncio.gather(*(self._ask_broker(broker) for broker in state.brokers.values()))
             self._keep_lost(state, before)
             self._forget_others(state.brokers)
-            self._add_topics(state, before)
-            self._add_groups(state, before, [places for places in progress if places is not None])
+            state.reserve_names()
+            await self._add_topics(state, before)
+            await self._add_groups(state, before, [places for places in progress if places is not None])
             await self._sample(state)
-            self._record(state)
+            await self._record(state)
         state.took_s, state.requests = time.monotonic() - started, self._requests
         self.state = state
         self.rounds += 1
@@ -142,7 +159,14 @@ class Collector:
                 self._topics[broker.name] = topics
             if groups is not None:
                 self._groups[broker.name] = groups
-        return await self._asked(broker, "progress", admin.progress_at(address))
+        return await self._asked(broker, "progress", self._places_at(address))
+
+    async def _places_at(self, address: str) -> Mapping[str, list[QueuePlace]]:
+        data = await self._admin.progress_at(address)
+        places: dict[str, list[QueuePlace]] = {}
+        for _ in read_places(data, places):
+            await self._breath.pause()
+        return places
 
     async def _asked(self, broker: BrokerState, subject: str, answer: Awaitable[T]) -> T | None:
         """Return an answer; None, with the error in the state of the broker, where there is none."""
@@ -174,9 +198,10 @@ class Collector:
 
     # --- topics and groups of all brokers ---
 
-    def _add_topics(self, state: ClusterState, before: ClusterState) -> None:
+    async def _add_topics(self, state: ClusterState, before: ClusterState) -> None:
         for broker, topics in self._topics.items():
             for name, settings in topics.items():
+                await self._breath.pause()
                 topic = state.topics.get(name)
                 if topic is None:
                     topic = state.topics[name] = TopicState(name)
@@ -186,7 +211,7 @@ class Collector:
                         topic.measured_s, topic.ends = old.measured_s, old.ends
                 topic.settings[broker] = settings
 
-    def _add_groups(
+    async def _add_groups(
         self, state: ClusterState, before: ClusterState, progress: Iterable[Mapping[str, list[QueuePlace]]]
     ) -> None:
         for table in self._groups.values():
@@ -194,6 +219,7 @@ class Collector:
                 state.groups.setdefault(name, GroupState(name)).settings = settings
         for places_of in progress:
             for name, places in places_of.items():
+                await self._breath.pause()
                 state.groups.setdefault(name, GroupState(name)).places.extend(places)
         silent = {}
         for name, broker in state.brokers.items():
@@ -201,6 +227,7 @@ class Collector:
                 silent[name] = error
         ends: dict[str, dict[tuple[str, int], int]] = {}
         for group in state.groups.values():
+            await self._breath.pause()
             self._measure(group, before, state, silent)
             for place in group.places:
                 ends.setdefault(place.topic, {})[place.broker, place.queue_id] = place.max_offset
@@ -208,6 +235,7 @@ class Collector:
                 if topic_name in state.topics:
                     state.topics[topic_name].groups.append(group.name)
         for topic_name, queue_ends in ends.items():
+            await self._breath.pause()
             if topic_name in state.topics and not silent:
                 self._set_ends(state.topics[topic_name], queue_ends, state.at_s)
         self._ages.keep_only(state.groups)
@@ -251,7 +279,7 @@ class Collector:
 
     async def _sample(self, state: ClusterState) -> None:
         letters = _turn([name for name in state.topics if name.startswith(DLQ_PREFIX)], self._next_letters, _SAMPLE)
-        others = [name for name in state.topics if not name.startswith(DLQ_PREFIX) and not is_system_topic(name)]
+        others = [name for name in state.topics if is_topic_of_users(name) or name.startswith(RETRY_PREFIX)]
         topics = _turn(others, self._next_topic, _SAMPLE)
         self._next_letters, self._next_topic = letters[-1] if letters else "", topics[-1] if topics else ""
         worst = state.groups_behind(_WORST)
@@ -292,11 +320,12 @@ class Collector:
 
     async def ask_members(self, state: ClusterState, group: GroupState) -> None:
         """Read the members of a group from all brokers."""
+        brokers = [broker for broker in state.brokers.values() if _REGISTRATION not in broker.errors]
+        bodies = await asyncio.gather(
+            *(self._asked(broker, "members", self._admin.members_of(broker.address, group.name)) for broker in brokers)
+        )
         members = {}
-        for broker in state.brokers.values():
-            if _REGISTRATION in broker.errors:
-                continue
-            body = await self._asked(broker, "members", self._admin.members_of(broker.address, group.name))
+        for broker, body in zip(brokers, bodies, strict=True):
             if body is None:
                 group.members = Unknown(broker.errors["members"])
                 return
@@ -323,20 +352,21 @@ class Collector:
         lags: dict[tuple[str, str], int] = {}
         for place in group.places:
             lags[place.topic, place.broker] = lags.get((place.topic, place.broker), 0) + place.behind
-        ages: list[float] = []
-        for (topic, name), lag in sorted(lags.items(), key=lambda pair: -pair[1])[:4]:
-            broker = state.brokers.get(name)
-            if lag and broker is not None:
-                group_ages = await self._asked(broker, "ages", self._admin.ages_at(broker.address, group.name, topic))
-                if group_ages is None:
-                    return
-                ages += [age / 1000 for age in group_ages.values()]
-        if ages:
+        worst = sorted(lags.items(), key=lambda pair: -pair[1])[:4]
+        asked = [(topic, state.brokers[name]) for (topic, name), lag in worst if lag and name in state.brokers]
+        answers = await asyncio.gather(
+            *(
+                self._asked(broker, "ages", self._admin.ages_at(broker.address, group.name, topic))
+                for topic, broker in asked
+            )
+        )
+        ages = [age / 1000 for answer in answers if answer is not None for age in answer.values()]
+        if ages and None not in answers:
             group.age_s, group.age_is_least = max(ages), False
 
     # --- history ---
 
-    def _record(self, state: ClusterState) -> None:
+    async def _record(self, state: ClusterState) -> None:
         values: dict[tuple[str, str], float] = {}
 
         def add(kind: str, name: str, number: Number) -> None:
@@ -349,9 +379,11 @@ class Collector:
             add("disk", broker.name, broker.number("commitLogDiskRatio"))
             add("p99", broker.name, broker.number("putLatency99"))
         for group in state.groups.values():
+            await self._breath.pause()
             add("lag", group.name, group.lag)
             add("age", group.name, group.age_s)
         for topic in state.topics.values():
+            await self._breath.pause()
             if topic.rate is not NOT_YET:
                 add("rate", topic.name, topic.rate)
         ages = [known(group.age_s) for group in state.groups.values() if not isinstance(group.age_s, Unknown)]

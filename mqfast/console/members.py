@@ -1,7 +1,7 @@
 """The members of a group: connections, queues, and the messages that a member holds for long.
 
 A member is asked by way of the broker, for a limited time: a member that does not answer is unknown and delays a page
-by two seconds at most. Must never ask more than ``_MEMBERS_MAX`` members for a page.
+by two seconds at most, and then for a while not at all. Must never ask more than ``_MEMBERS_MAX`` members for a page.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = ["HeldQueue", "MemberState", "Members"]
 
 _MEMBERS_MAX: Final = 32
 _MEMBER_S: Final = 2.0
+_SILENT_S: Final = 15.0  # in which a member that did not answer is not asked again
 _WATCHED_MAX: Final = 5000
 
 
@@ -62,6 +63,7 @@ class Members:
         self.stuck_after_s = stuck_after_s
         # (group, client, topic, broker, queue) -> (first held offset, since when)
         self._seen: dict[tuple[str, str, str, str, int], tuple[int, float]] = {}
+        self._silent: dict[tuple[str, str], float] = {}  # (group, client) -> until when
 
     async def of(self, group: GroupState) -> list[MemberState] | Unknown:
         """Return the members of a group, each with its queues."""
@@ -83,10 +85,16 @@ class Members:
         return rows
 
     async def _ask(self, group: str, member: MemberState) -> None:
+        key, now = (group, member.client_id), time.monotonic()
+        if self._silent.get(key, now) > now:
+            member.queues = member.subscriptions = Unknown(f"the member did not answer in {_MEMBER_S:g} s")
+            return
         try:
             async with asyncio.timeout(_MEMBER_S):
                 info = await self._admin.running_info(group, member.client_id)
         except TimeoutError:
+            self._silent = {other: until for other, until in self._silent.items() if until > now}
+            self._silent[key] = time.monotonic() + _SILENT_S
             member.queues = member.subscriptions = Unknown(f"the member did not answer in {_MEMBER_S:g} s")
             return
         except MqfastError as error:
@@ -95,8 +103,8 @@ class Members:
         member.subscriptions = info["subscriptions"]
         queues = []
         for queue, held in {**info["queues"], **info["pop_queues"]}.items():
-            key = (group, member.client_id, queue.topic, queue.broker_name, queue.queue_id)
-            queues.append(self._held(key, held))
+            place = (group, member.client_id, queue.topic, queue.broker_name, queue.queue_id)
+            queues.append(self._held(place, held))
         member.queues = queues
 
     def _held(self, key: tuple[str, str, str, str, int], info: Mapping[str, Any]) -> HeldQueue:

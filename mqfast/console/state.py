@@ -7,14 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from mqfast.client.admin.bodies import ConnectionsBody
+from mqfast.client.admin.topics import is_system_topic
 from mqfast.console.broker_wide import GroupSettings, QueuePlace
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 from mqfast.remoting.bodies import TopicConfigBody
 
-__all__ = ["BrokerState", "ClusterState", "GroupState", "Number", "TopicState", "Unknown", "known", "largest", "total"]
+__all__ = [
+    "BrokerState",
+    "ClusterState",
+    "GroupState",
+    "Number",
+    "TopicState",
+    "Unknown",
+    "is_topic_of_users",
+    "known",
+    "largest",
+    "total",
+]
 
 
 class Unknown(NamedTuple):
@@ -30,6 +43,12 @@ NOT_YET = Unknown("not measured yet")
 def known(number: Number, default: float = 0.0) -> float:
     """Return a number, or the default for an unknown number: for sorting only."""
     return default if isinstance(number, Unknown) else float(number)
+
+
+@lru_cache(maxsize=1 << 16)
+def is_topic_of_users(name: str) -> bool:
+    """Return whether a name is none of RocketMQ itself, of retries or of dead letters."""
+    return not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not is_system_topic(name)
 
 
 def total(numbers: Sequence[Number]) -> Number:
@@ -143,7 +162,7 @@ class GroupState:
 @dataclass(slots=True)
 class ClusterState:
     """The result of a round. Attributes: at_s: time of the round, 0: none yet; took_s: duration; error: of the name
-    servers.
+    servers; reserved: names of topics that are no topics of users.
     """
 
     at_s: float = 0.0
@@ -153,6 +172,12 @@ class ClusterState:
     topics: dict[str, TopicState] = field(default_factory=dict)
     groups: dict[str, GroupState] = field(default_factory=dict)
     error: str | None = None
+    reserved: frozenset[str] = frozenset()
+
+    def reserve_names(self) -> None:
+        """Note the names of topics that each broker and each cluster has for itself."""
+        clusters = {broker.cluster for broker in self.brokers.values()}
+        self.reserved = frozenset({*self.brokers, *clusters, *(f"{cluster}_REPLY_TOPIC" for cluster in clusters)})
 
     def letters_of(self, group: str) -> TopicState | None:
         """Return the topic with the dead letters of a group; None: there is no such topic."""

@@ -16,7 +16,7 @@ from members import send
 from running import BrokerProcess
 
 from mqfast.console.ages import UnreadAges
-from mqfast.console.broker_wide import BrokerWideClient, QueuePlace
+from mqfast.console.broker_wide import BrokerWideClient, QueuePlace, read_places
 from mqfast.console.collector import Collector
 from mqfast.console.fetch_static import fetch, missing
 from mqfast.console.history import SLOTS, History
@@ -82,9 +82,21 @@ def test_lag_rate_and_age_are_those_of_the_broker(cluster: BrokerProcess) -> Non
     ids=["object as key", "text as key"],
 )
 def test_both_forms_of_queues_as_keys_are_read(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mqfast.console.broker_wide import places_of
+    places: dict[str, list[QueuePlace]] = {}
+    list(read_places(body, places))
+    assert places == {"g": [QueuePlace("t", "b", 3, 9, 4, 1)]}
 
-    assert places_of(body) == {"g": [QueuePlace("t", "b", 3, 9, 4, 1)]}
+
+def test_a_large_answer_is_read_in_small_steps() -> None:
+    queues = ",".join(
+        f'{{"brokerName":"b","queueId":{queue},"topic":"t"}}:{{"brokerOffset":9,"consumerOffset":4,"lastTimestamp":1}}'
+        for queue in range(40)
+    )
+    groups = ",".join(f'{{"g{number}":[{{"offsetTable":{{{queues}}}}}]}}' for number in range(500))
+    places: dict[str, list[QueuePlace]] = {}
+    body = f'{{"consumeStatsList":[{groups}]}}'.encode()
+    assert sum(1 for _ in read_places(body, places)) > 500 + len(body) // 200_000
+    assert (len(places), {len(rows) for rows in places.values()}) == (500, {40})
 
 
 # --- ages and history, without a cluster ---

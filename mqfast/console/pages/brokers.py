@@ -5,6 +5,7 @@ Must never show the value of a setting whose name says that the value is a secre
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -73,22 +74,9 @@ async def broker(console: Console, wanted: Mapping[str, str], name: str) -> Page
     state_of = state.brokers.get(name)
     if state_of is None:
         raise UnknownName(f"broker: expected a known name, found {name!r}{nearest(name, state.brokers)}")
-    settings: Any
-    try:
-        config = await console.admin.broker_config(state_of.address)
-        settings = shown_settings(config)
-    except MqfastError as error:
-        settings = Unknown(str(error))
-    replication: Any
-    try:
-        status = await console.admin.ha_status(state_of.address)
-        replication = [
-            {"address": slave.address, "state": slave.state, "behind_bytes": slave.behind_bytes,
-             "behind_s": _seconds(slave.behind), "error": slave.error}
-            for slave in status.slaves
-        ]  # fmt: skip
-    except MqfastError as error:
-        replication = Unknown(str(error))
+    settings, replication = await asyncio.gather(
+        _settings(console, state_of.address), _replication(console, state_of.address)
+    )
     runtime: Any = state_of.runtime if isinstance(state_of.runtime, Unknown) else dict(sorted(state_of.runtime.items()))
     data = {
         **_row(state_of),
@@ -109,3 +97,22 @@ async def broker(console: Console, wanted: Mapping[str, str], name: str) -> Page
 
 def _seconds(behind: timedelta | None) -> Any:
     return Unknown("the broker does not report the age") if behind is None else behind.total_seconds()
+
+
+async def _settings(console: Console, address: str) -> dict[str, str] | Unknown:
+    try:
+        return shown_settings(await console.admin.broker_config(address))
+    except MqfastError as error:
+        return Unknown(str(error))
+
+
+async def _replication(console: Console, address: str) -> list[dict[str, Any]] | Unknown:
+    try:
+        status = await console.admin.ha_status(address)
+    except MqfastError as error:
+        return Unknown(str(error))
+    return [
+        {"address": slave.address, "state": slave.state, "behind_bytes": slave.behind_bytes,
+         "behind_s": _seconds(slave.behind), "error": slave.error}
+        for slave in status.slaves
+    ]  # fmt: skip

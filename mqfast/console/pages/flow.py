@@ -5,13 +5,16 @@ Must never send more than a request to each broker.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mqfast.client.admin.plan import QueueStats
+from mqfast.client.values import MessageQueue
 from mqfast.console.page import Console, Page, command
 from mqfast.console.pages.topics import is_own
 from mqfast.console.pictures import Band, flow, histogram
-from mqfast.console.state import Unknown, known
+from mqfast.console.state import BrokerState, Unknown, known
 from mqfast.errors import MqfastError, NoRoute
 
 __all__ = ["delayed", "flows"]
@@ -55,21 +58,17 @@ async def delayed(console: Console, wanted: Mapping[str, str]) -> Page:
     levels: dict[int, int] = {}
     timers: dict[str, Any] = {}
     unknown: dict[str, str] = {}
-    for broker in console.collector.state.brokers.values():
-        if isinstance(broker.runtime, Unknown):
-            unknown[broker.name] = broker.runtime.cause
+    brokers = list(console.collector.state.brokers.values())
+    answers = await asyncio.gather(*(_waiting(console, broker) for broker in brokers))
+    for broker, queues in zip(brokers, answers, strict=True):
+        runtime = broker.runtime
+        if isinstance(queues, Unknown) or isinstance(runtime, Unknown):
+            unknown[broker.name] = queues.cause if isinstance(queues, Unknown) else str(runtime)
             continue
-        timers[broker.name] = {name: broker.runtime[name] for name in _TIMER if name in broker.runtime}
-        try:
-            queues = await console.admin.queues_at(broker.address, _SCHEDULE)
-        except NoRoute:  # no delayed message was ever sent to this broker
-            continue
-        except MqfastError as error:
-            unknown[broker.name] = str(error)
-            continue
+        timers[broker.name] = {name: runtime[name] for name in _TIMER if name in runtime}
         for queue, stats in queues.items():
             level = queue.queue_id + 1
-            done, _, _ = broker.runtime.get(f"{_LEVEL}{level}", "0").partition(",")
+            done, _, _ = runtime.get(f"{_LEVEL}{level}", "0").partition(",")
             waiting = max(0, stats.max_offset - (int(done) if done.isdigit() else 0))
             levels[level] = levels.get(level, 0) + waiting
     labels = [*_USUAL, *(f"level {level}" for level in range(len(_USUAL) + 1, max(levels, default=0) + 1))]
@@ -84,3 +83,14 @@ async def delayed(console: Console, wanted: Mapping[str, str]) -> Page:
     }
     picture = histogram(columns, "waiting messages by delay level")
     return Page("delayed.html", "Delayed", data, command("broker", "show", "BROKER"), {"levels": picture})
+
+
+async def _waiting(console: Console, broker: BrokerState) -> Mapping[MessageQueue, QueueStats] | Unknown:
+    if isinstance(broker.runtime, Unknown):
+        return broker.runtime
+    try:
+        return await console.admin.queues_at(broker.address, _SCHEDULE)
+    except NoRoute:  # no delayed message was ever sent to this broker
+        return {}
+    except MqfastError as error:
+        return Unknown(str(error))

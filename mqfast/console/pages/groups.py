@@ -5,6 +5,7 @@ Must never ask a broker for each group of the list.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -84,8 +85,7 @@ async def group(console: Console, wanted: Mapping[str, str], name: str) -> Page:
     await console.collector.ask_members(state, consumers)
     if consumers.topics_without_offset():
         await console.collector.ask_missing(state, consumers)
-    await console.collector.ask_ages(state, consumers)
-    members = await console.members.of(consumers)
+    _, members = await asyncio.gather(console.collector.ask_ages(state, consumers), console.members.of(consumers))
     owners = _owners(members)
     queues: list[dict[str, Any]] = [
         {

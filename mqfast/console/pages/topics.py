@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from mqfast.client.admin.checks import nearest
-from mqfast.client.admin.topics import is_system_topic
 from mqfast.console.history import SPARK_SLOTS
 from mqfast.console.page import Console, Page, command, rows_of
 from mqfast.console.pictures import QueueBar, Tick, line, queue_bars
-from mqfast.console.state import ClusterState, TopicState, Unknown, known, largest
+from mqfast.console.state import ClusterState, TopicState, Unknown, is_topic_of_users, known, largest
 from mqfast.errors import ClientConfigError, MqfastError, NoRoute
-from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = ["is_own", "topic", "topics"]
 
@@ -27,14 +24,7 @@ _SORTS = ("lag", "name", "rate")
 
 def is_own(name: str, state: ClusterState) -> bool:
     """Return whether a topic belongs to users: no topic of RocketMQ itself, of retries or of dead letters."""
-    if not _is_users(name) or name in state.brokers:
-        return False
-    return not any(name in (entry.cluster, f"{entry.cluster}_REPLY_TOPIC") for entry in state.brokers.values())
-
-
-@lru_cache(maxsize=1 << 16)
-def _is_users(name: str) -> bool:
-    return not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not is_system_topic(name)
+    return name not in state.reserved and is_topic_of_users(name)
 
 
 async def topics(console: Console, wanted: Mapping[str, str]) -> Page:
