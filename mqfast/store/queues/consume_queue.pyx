@@ -937,7 +937,7 @@ cdef QueueState *find_in(Slots **table, const uint8_t *topic, int32_t n, int32_t
     cdef int64_t i = <int64_t> (h & <uint64_t> slots.mask)
     cdef QueueState *q
     while True:
-        q = slots.at[i]
+        q = <QueueState *> mq_load64(<const int64_t *> &slots.at[i])
         if q == NULL:
             return NULL
         if q.hash == h and q.queue_id == queue_id and q.topic_bytes == n and memcmp(q.topic, topic, n) == 0:

@@ -68,7 +68,7 @@ cdef int flush_tails(QueueTable table, int64_t many, bint *left_page, int64_t *d
     if table.others:
         return NEEDS_PYTHON
     for i in range(slots.mask + 1):
-        q = slots.at[i]
+        q = <QueueState *> mq_load64(<const int64_t *> &slots.at[i])
         if q != NULL and _is_dirty(q):
             dirty += 1
             if q.cut or q.fresh or q.tail.base == NULL:
@@ -76,7 +76,7 @@ cdef int flush_tails(QueueTable table, int64_t many, bint *left_page, int64_t *d
     if dirty >= many:
         return NEEDS_PYTHON
     for i in range(slots.mask + 1):
-        q = slots.at[i]
+        q = <QueueState *> mq_load64(<const int64_t *> &slots.at[i])
         if dirty == 0:
             break
         if q != NULL and _is_dirty(q):

@@ -70,20 +70,20 @@ class Killed:
 
     def check(self) -> None:
         """Compare what was acknowledged with what is stored."""
-        found: dict[int, tuple[int, int]] = {}
+        stored: dict[int, tuple[int, int]] = {}
         with mqfast.open(self.broker.store) as store:
             for queue_id in range(2):
                 at = store.min_offset("T", queue_id)
                 while messages := list(store.get("T", queue_id, at, 1000)):
                     for message in messages:
                         number = int(bytes(message.body))
-                        assert number not in found, f"message {number} is stored twice"
-                        found[number] = queue_id, message.queue_offset
+                        assert number not in stored, f"message {number} is stored twice"
+                        stored[number] = queue_id, message.queue_offset
                     at = messages[-1].queue_offset + 1
         for sent in self.connections:
-            places = [found[number][1] for number in sent if number in found]
+            places = [stored[number][1] for number in sent if number in stored]
             assert places == sorted(places)
-        lost = {number: place for number, place in self.acknowledged.items() if found.get(number) != place}
+        lost = {number: place for number, place in self.acknowledged.items() if stored.get(number) != place}
         assert not lost, f"{len(lost)} of {len(self.acknowledged)} acknowledged messages are not where they were"
 
 

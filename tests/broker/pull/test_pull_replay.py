@@ -34,6 +34,7 @@ ONS_FLOWS = ["send-first", "send-v2", "send-compressed", "send-delay", "consumer
              "held-pull-then-message", "retry-and-offset-update", "shutdown"]  # fmt: skip
 COMPARED = {11, 361, 14, 15, 29, 30, 31, 32}
 SENT = COMPARED | {10, 310, 320, 34, 35, 38, 41, 42, 36}
+QUERY_OFFSET = 14
 PULLS = (11, 361)
 VOLATILE = {"timestamp"}
 
@@ -104,6 +105,8 @@ async def replay(one: Running, name: str, flow: str) -> tuple[int, list[str]]:
             await wire.send(row.connection, row.frame)
             if not header.get("flag", 0) & 2:
                 waiting[key] = header
+            if header["code"] == QUERY_OFFSET:  # before a commit that another connection sends
+                await until(lambda key=key: wire.answers.get(key), "the offset")
             held = [one_ for one_ in waiting.values() if one_["code"] in PULLS]
             if held and header["code"] in (310, 10):
                 await until(lambda: len(one.parts.long_polling) >= 1, "the hold")
