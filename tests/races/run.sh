@@ -1,6 +1,7 @@
 #!/bin/sh
 # The long race lane: a stress on a build with ThreadSanitizer (in build/races, beside the usual build), then one on the
-# build that checks its rules (build/debug, see Makefile) with forks, SECONDS together. Ends with one line of counts; any report of the sanitizer fails it.
+# build that checks its rules (build/debug, see Makefile) with forks, SECONDS together. Between them tests of a broker's
+# reactors run with the sanitizer, once. Ends with one line of counts; any report of the sanitizer fails it.
 # Usage: tests/races/run.sh PYTHON SECONDS [arguments of python -m tests.races]
 #
 # The interpreter is not instrumented: its locks are pthread mutexes and semaphores, which the preloaded library sees; ours
@@ -24,15 +25,19 @@ tsan() {
     shift
     LD_PRELOAD="$(${CC:-cc} -print-file-name=libtsan.so)" PYTHONPATH="$lib:$PWD" \
         TSAN_OPTIONS="log_path=$report exitcode=66 halt_on_error=0 history_size=5 second_deadlock_stack=1" \
-        $plain "$python" -P -m tests.races "$@"
+        $plain "$python" -P -m "$@"
 }
-tsan "$reports/canary" --canary "$PWD/build/races/canary.so" && { echo "races: the sanitizer missed a race made for it"; exit 1; }
+tsan "$reports/canary" tests.races --canary "$PWD/build/races/canary.so" && { echo "races: the sanitizer missed a race made for it"; exit 1; }
 ls "$reports"/canary.* >/dev/null 2>&1 || { echo "races: the sanitizer does not run here"; exit 1; }
 rm -f "$reports"/canary.*
 
 half=$(((seconds + 1) / 2))
 status=0
-tsan "$reports/report" --seconds "$half" --no-forks --counts build/races/tsan.json "$@" || status=$?
+tsan "$reports/report" tests.races --seconds "$half" --no-forks --counts build/races/tsan.json "$@" || status=$?
+if [ "$status" -eq 0 ]; then
+    tsan "$reports/report" pytest -q -p no:cacheprovider tests/remoting/test_reactor.py \
+        tests/broker/fast/test_fast_sends.py tests/broker/fast/test_slaves_of_reactors.py || status=$?
+fi
 found=$(cat "$reports"/report.* 2>/dev/null | grep -c '^WARNING: ThreadSanitizer') || true
 if [ "$status" -ne 0 ] || [ "$found" -ne 0 ]; then
     cat "$reports"/report.* 2>/dev/null || true
