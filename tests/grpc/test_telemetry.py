@@ -65,7 +65,8 @@ def test_transactions_end_by_their_id_alone_and_orphans_are_asked_for() -> None:
         assert asked.message.body == b"orphan"
         assert asked.message.topic == m.Resource("", "half")
         message_id = asked.message.system_properties.message_id
-        assert end(client, message_id, asked.transaction_id, 1, 2) == Code.OK
+        without_version = message_id[2:]  # as Python's SDK 5.0.1 names a message
+        assert end(client, without_version, asked.transaction_id, 1, 2) == Code.OK
         assert sorted(message.body for message in broker.wait_for("half", 2)) == [b"one", b"orphan"]
 
 

@@ -282,7 +282,8 @@ class Sends:
         """Serve EndTransaction. Raises: Refused."""
         topic = checked_topic(request.topic)
         parts = _TRANSACTION.fullmatch(request.transaction_id)
-        if parts is None or parts[3] != request.message_id:
+        # Python's SDK 5.0.1 leaves out the version, the first two letters of a message id.
+        if parts is None or request.message_id not in (parts[3], parts[3][2:]):
             raise Refused(
                 Code.INVALID_TRANSACTION_ID,
                 "transaction_id: expected the id that this broker has given for this message, found another",
@@ -297,8 +298,8 @@ class Sends:
             "tranStateTableOffset": str(int(parts[2], 16)),
             "commitOrRollback": str(kind),
             "fromTransactionCheck": "true" if request.source == _SERVER_CHECK else "false",
-            "msgId": request.message_id,
-            "transactionId": request.message_id,
+            "msgId": parts[3],
+            "transactionId": parts[3],
         }
         answer = await client.request(RequestCode.END_TRANSACTION, fields)
         return StatusResponse(status_of(answer.code, answer.remark))
