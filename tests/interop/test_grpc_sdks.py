@@ -1,83 +1,129 @@
-"""The official SDKs of RocketMQ 5.x, unmodified, against our broker: every kind of message and of consumer.
+"""The official SDKs of RocketMQ 5.x, unmodified, against a broker: every kind of message and of consumer.
 
-They come by name from Maven Central and PyPI, once, into the cache of interop. Without a language, or without its
-registry, its part is skipped.
+SDKs come by name from Maven Central, PyPI, npm and crates.io, once, into the cache of interop. Without a language, or
+without the registry, the tests of a language are skipped.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 from document_boxes import boxes
-from sdk_cache import fetch, sdk_home
+from grpc_sdk_homes import java_jar, node_with_sdk, python_with_sdk
+from sdk_cache import UNREACHABLE, sdk_home
 
+from mqfast.client import Credentials
 from mqfast.grpc import IS_BUILT
 from mqfast.testing import Broker
 
 HERE = Path(__file__).resolve().parent
-FLOWS_S = 300
+FLOWS_S, BUILD_S = 300, 900
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(not IS_BUILT, reason="built without gRPC")]
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>sdk</groupId><artifactId>sdk</artifactId><version>1</version><dependencies><dependency>
-<groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-client-java</artifactId><version>{version}</version>
-</dependency></dependencies></project>"""
+TLS, SIGNED = "tls", "signed"
+SETTINGS = {
+    "recallMessageEnable": "true",
+    "enablePropertyFilter": "true",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "2000",
+}
+KEYS = "sdkuser", "sdk-secret-of-a-test"
+ACCOUNTS = """accounts:
+- accessKey: sdkadmin
+  secretKey: sdk-secret-of-admin
+  admin: true
+- accessKey: sdkuser
+  secretKey: sdk-secret-of-a-test
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: SUB
+"""
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    settings = {
-        "recallMessageEnable": "true",
-        "enablePropertyFilter": "true",
-        "transactionTimeOut": "1000",
-        "transactionCheckInterval": "2000",
-    }
+@contextlib.contextmanager
+def broker_for(path: Path, way: str) -> Iterator[tuple[Broker, list[str]]]:
+    """A broker with the topics of the flows, and the arguments of a program: endpoints, key, secret, ``tls``."""
+    settings, credentials = dict(SETTINGS), None
+    if way == TLS:
+        certificate, key = Authority(path / "ca").sign("broker")
+        settings |= {
+            "tls.server.certPath": str(certificate), "tls.server.keyPath": str(key), "tls.server.mode": "permissive",
+        }  # fmt: skip
+    elif way == SIGNED:
+        (path / "plain_acl.yml").write_text(ACCOUNTS)
+        settings |= {"aclEnable": "true", "aclFile": str(path / "plain_acl.yml")}
+        credentials = Credentials("sdkadmin", "sdk-secret-of-admin")
     with Broker(topics=["normal", "filtered", "retried", "simple"], config=settings) as broker:
-        admin = broker.admin()
+        admin = broker.admin(credentials=credentials)
         for kind in ("fifo", "delay", "transaction"):
             admin.create_topic(kind, kind=kind.upper(), queues=4)
         admin.create_group("push-fifo", orderly=True)
+        keys = list(KEYS) if way == SIGNED else ["", ""]
+        yield broker, [broker.endpoints, *keys, *([TLS] if way == TLS else [])]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with broker_for(tmp_path, "") as (broker, _):
         yield broker
 
 
-def run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=FLOWS_S)
+@pytest.fixture
+def flows(tmp_path: Path, way: str) -> Iterator[list[str]]:
+    """The arguments of a program, and a broker for it."""
+    with broker_for(tmp_path, way) as (_, arguments):
+        yield arguments
+
+
+def run(command: list[str], cwd: Path | None = None, **variables: str) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=FLOWS_S, cwd=cwd, env={**os.environ, **variables}
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
     assert done.stdout.splitlines()[-1] == "done"
 
 
-def java_jar(version: str) -> Path:
-    if shutil.which("java") is None or shutil.which("mvn") is None:
-        pytest.skip("it needs java and mvn")
-    home = sdk_home(f"rocketmq-client-java-{version}")
-    (home / "pom.xml").write_text(POM.format(version=version))
-    fetch(home, ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={home / 'lib'}"])
-    return home / "lib" / f"rocketmq-client-java-{version}.jar"
-
-
-def python_with_sdk(version: str) -> str:
-    home = sdk_home(f"rocketmq-python-client-{version}")
-    fetch(
-        home,
-        [sys.executable, "-m", "venv", str(home)],
-        [str(home / "bin" / "pip"), "install", "-q", f"rocketmq-python-client=={version}"],
+def rust_program() -> Path:
+    home = sdk_home("rocketmq-rust-5.0.0")
+    command = ["cargo", "build", "--locked", "--target-dir", str(home), "--manifest-path"]
+    done = subprocess.run(
+        [*command, str(HERE / "rust_sdk" / "Cargo.toml")], capture_output=True, text=True, timeout=900
     )
-    return str(home / "bin" / "python")
+    if done.returncode != 0:
+        if any(word in done.stderr for word in UNREACHABLE):
+            pytest.skip("cargo: its registry cannot be reached")
+        pytest.fail(done.stderr[-3000:])
+    return home / "debug" / "rocketmq-flows"
 
 
-@pytest.mark.parametrize("version", ["5.2.0"])
-def test_java(broker: Broker, version: str) -> None:
-    command = ["java", "-cp", str(java_jar(version)), str(HERE / "GrpcSdk.java"), broker.endpoints]
-    run(command)
+@pytest.mark.parametrize(("version", "way"), [("5.2.0", ""), ("5.2.0", SIGNED), ("5.2.0", TLS), ("5.0.0", TLS)])
+def test_java(flows: list[str], version: str) -> None:
+    run(["java", "-cp", str(java_jar(version)), str(HERE / "GrpcSdk.java"), *flows])
 
 
-@pytest.mark.parametrize("version", ["5.1.2"])
-def test_python(broker: Broker, version: str) -> None:
-    run([python_with_sdk(version), str(HERE / "grpc_sdk.py"), broker.endpoints])
+@pytest.mark.parametrize(("version", "way"), [("5.1.2", ""), ("5.1.2", SIGNED), ("5.1.2", TLS), ("5.0.1", "")])
+def test_python(flows: list[str], version: str, tmp_path: Path) -> None:
+    trusted = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(tmp_path / "ca" / "ca.pem")} if TLS in flows else {}
+    run([python_with_sdk(version), str(HERE / "grpc_sdk.py"), *flows], **trusted)
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")
+@pytest.mark.parametrize("way", ["", SIGNED, TLS])
+def test_node(flows: list[str], tmp_path: Path) -> None:
+    trusted = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(tmp_path / "ca" / "ca.pem")} if TLS in flows else {}
+    run(["node", str(HERE / "grpc_sdk.js"), *flows], node_with_sdk("1.0.8"), **trusted)
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="no cargo")
+@pytest.mark.parametrize("way", ["", SIGNED, TLS])
+def test_rust(flows: list[str], tmp_path: Path) -> None:
+    trusted = {"SSL_CERT_FILE": str(tmp_path / "ca" / "ca.pem")} if TLS in flows else {}
+    run([str(rust_program()), *flows], **trusted)
 
 
 def code_of_page(language: str, broker: Broker) -> str:

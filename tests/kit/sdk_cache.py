@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["fetch", "sdk_home"]
+__all__ = ["UNREACHABLE", "fetch", "sdk_home"]
 
 FETCH_S = 600
 UNREACHABLE = ("dial tcp", "ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "no such host", "Temporary failure", "No matching")

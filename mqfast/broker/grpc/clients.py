@@ -79,7 +79,6 @@ class GrpcClient(Channel):
         self.key: tuple[str, ...] = ()
         self.language: int = LanguageCode.OTHER
         self.settings: Settings | None = None
-        self._settings_taken: Final = asyncio.Event()
         self.telemetry: Call | None = None
         self.connections: dict[Channel, None] = {}
         self.peer = self.socket_peer = ("", 0)
@@ -111,27 +110,6 @@ class GrpcClient(Channel):
             name = call.headers.get("x-mq-language", "").upper()
             name = _LANGUAGES.get(name, name)
             self.language = LanguageCode[name] if name in LanguageCode.__members__ else LanguageCode.OTHER
-
-    # --- settings ---
-
-    def take_settings(self, settings: Settings | None) -> None:
-        """Set the settings in force, and let requests that wait for them go on."""
-        self.settings = settings
-        if settings is not None:
-            self._settings_taken.set()
-
-    async def settings_within(self, timeout_s: float) -> Settings | None:
-        """Return the settings in force. Waits for the first ones, which may be under way on another stream.
-
-        SimpleConsumer of rocketmq-python-client does not wait for the answer to its settings.
-        """
-        if self.settings is None:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._settings_taken.wait()
-            except TimeoutError:
-                pass
-        return self.settings
 
     # --- requests to handlers ---
 

@@ -10,26 +10,21 @@ from typing import Final
 from mqfast.broker.grpc.codes import Code, Refused
 from mqfast.grpc.connection import Call
 
-__all__ = ["check_reads", "remaining_s", "wait_ms"]
+__all__ = ["check_reads", "wait_ms"]
 
 _WAIT_MS_MAX: Final = 20_000
 _BEFORE_THE_DEADLINE_S: Final = 0.3
 _UNSENT_MAX: Final = 32 << 20
 
 
-def remaining_s(call: Call, now_s: float, largest_s: float) -> float:
-    """Return how long a call may wait, so that the answer comes before the deadline.
+def wait_ms(call: Call, now_s: float, wanted_ms: int) -> int:
+    """Return how long a call waits for messages: as asked, and so that the answer comes before the deadline.
 
     Args: now_s: by the clock of the loop.
     """
-    if call.deadline_s is None:
-        return largest_s
-    return max(0.0, min(largest_s, call.deadline_s - now_s - _BEFORE_THE_DEADLINE_S))
-
-
-def wait_ms(call: Call, now_s: float, wanted_ms: int) -> int:
-    """Return how long a call waits for messages: as asked, and not until its deadline."""
-    return int(remaining_s(call, now_s, max(0, min(wanted_ms, _WAIT_MS_MAX)) / 1000) * 1000)
+    if call.deadline_s is not None:
+        wanted_ms = min(wanted_ms, int((call.deadline_s - now_s - _BEFORE_THE_DEADLINE_S) * 1000))
+    return max(0, min(wanted_ms, _WAIT_MS_MAX))
 
 
 def check_reads(call: Call) -> None:

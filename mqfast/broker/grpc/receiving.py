@@ -18,7 +18,7 @@ from mqfast.broker.acl.terms import Action
 from mqfast.broker.grpc.clients import GrpcClient
 from mqfast.broker.grpc.codes import OK, Code, Refused, overall, status_of
 from mqfast.broker.grpc.outgoing import message_of_record
-from mqfast.broker.grpc.polling import check_reads, remaining_s, wait_ms
+from mqfast.broker.grpc.polling import check_reads, wait_ms
 from mqfast.broker.grpc.renewal import Held, Renewals
 from mqfast.broker.grpc.telemetry import checked_group, checked_topic, expression_of, max_attempts
 from mqfast.broker.pop.pop_result import PoppedMessage, PopRequest, PopResult, PopStatus
@@ -54,7 +54,6 @@ __all__ = ["Receiving"]
 _AUTO_RENEWED_MS: Final = 60_000
 _INVISIBLE_MS_MIN, _INVISIBLE_MS_MAX = 10_000, 12 * 3_600_000
 _POLLING_MS: Final = 20_000
-_SETTINGS_WAIT_S: Final = 3.0
 _BATCH_MAX: Final = 32
 _ENTRIES_MAX: Final = 1024
 _OF_A_HANDLE: Final = (ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE)
@@ -83,9 +82,10 @@ class Receiving:
         resource = Resource() if queue is None or queue.topic is None else queue.topic
         topic, group = checked_topic(resource), checked_group(request.group)
         self._admit(client, topic, group)
-        settings = await client.settings_within(remaining_s(call, self._context.loop.time(), _SETTINGS_WAIT_S))
-        if settings is None or settings.subscription is None:
-            raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "expected a consumer with settings (Telemetry), found none")
+        # Settings may be missing: SDKs begin before the answer to Telemetry, and that of Python sends none for minutes
+        # after a restart of the broker.
+        if client.settings is not None and client.settings.subscription is None:
+            raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "expected a consumer, found the settings of a producer")
         check_reads(call)
         kind, expression = expression_of(request.filter_expression)
         pop = PopRequest(

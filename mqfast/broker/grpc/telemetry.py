@@ -116,13 +116,13 @@ class Telemetry:
         try:
             merged = self._merged(given)
             before = client.settings
-            client.take_settings(merged)
+            client.settings = merged
             status = await self._register(client)
         except (Refused, FieldError) as error:
             code, text = (error.code, error.text) if isinstance(error, Refused) else (Code.BAD_REQUEST, str(error))
             raise _end_of_stream(code, text) from None
         if status.code != Code.OK:
-            client.take_settings(before)
+            client.settings = before
             raise _end_of_stream(status.code, status.message)
         if call.has_ended:
             return None
