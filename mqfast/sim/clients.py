@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
 from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
+from mqfast.client.consumer.async_simple_consumer import AsyncSimpleConsumer
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.transaction import AsyncTransactionProducer
 from mqfast.message import Message
-from mqfast.sim.history import Delivery, Place
+from mqfast.sim.history import Delivery, Place, Pop
 from mqfast.sim.process import Process
 from mqfast.sim.servers import name_servers
 from mqfast.sim.world import World
@@ -22,7 +23,7 @@ from mqfast.sim.world import World
 if TYPE_CHECKING:
     from mqfast.client.values import SendResult
 
-__all__ = ["Consumer", "Producer", "PullConsumer", "TransactionalProducer"]
+__all__ = ["Consumer", "Producer", "PullConsumer", "SimpleConsumer", "TransactionalProducer"]
 
 
 class _Client:
@@ -162,6 +163,63 @@ class PullConsumer(_Client):
             history.ended.append(delivery)
             history.deliveries.append(delivery)
         return messages
+
+    async def close(self) -> None:
+        """Close the consumer."""
+        await self._run(self.client.close)
+
+
+class SimpleConsumer(_Client):
+    """The product's AsyncSimpleConsumer, which reads by POP. ``client``: the AsyncSimpleConsumer itself."""
+
+    client: AsyncSimpleConsumer
+
+    async def start(self, group: str, topic: str, **options: Any) -> None:
+        """Make and start the consumer."""
+        self._group = group
+        self._is_orderly = bool(options.get("orderly"))
+        self._pops: dict[str, Pop] = {}
+
+        async def begin() -> None:
+            servers = ";".join(name_servers(self._world))
+            self.client = AsyncSimpleConsumer(group, servers, topics=topic, **options)
+            await self.client.start()
+
+        await self._run(begin)
+
+    async def receive(self, max_count: int = 16, *, invisible_s: float = 10.0, timeout_s: float = 1.0) -> Sequence[Any]:
+        """Receive messages as the client, noted in the history."""
+        world = self._world
+        begin_s = world.loop.now_s
+        messages: Sequence[Any] = await self._run(
+            self.client.receive, max_count, invisible_s=invisible_s, timeout_s=timeout_s
+        )
+        for message in messages:
+            pop = Pop(
+                self._group, message.topic, message.queue_id, message.queue_offset, bytes(message.body), begin_s,
+                world.loop.now_s, begin_s + invisible_s, begin_s + invisible_s, self._is_orderly,
+            )  # fmt: skip
+            world.history.pops.append(pop)
+            self._pops[message.properties["POP_CK"]] = pop
+        return messages
+
+    async def ack(self, messages: Sequence[Any]) -> None:
+        """Acknowledge messages as the client, noted in the history."""
+        for message in messages:
+            self._pops[message.properties["POP_CK"]].is_given_back = True
+        await self._run(self.client.ack, messages)
+        now_s = self._world.loop.now_s
+        for message in messages:
+            self._pops[message.properties["POP_CK"]].acked(now_s)
+
+    async def change_invisible_time(self, message: Any, invisible_s: float) -> None:
+        """Set another invisible time as the client, noted in the history."""
+        begin_s = self._world.loop.now_s
+        pop = self._pops[message.properties["POP_CK"]]
+        pop.changed(begin_s + invisible_s, is_answered=False)
+        await self._run(self.client.change_invisible_time, message, invisible_s)
+        pop.changed(begin_s + invisible_s, is_answered=True)
+        self._pops[message.properties["POP_CK"]] = pop
 
     async def close(self) -> None:
         """Close the consumer."""

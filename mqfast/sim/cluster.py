@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from mqfast.client.net import instance
-from mqfast.sim.clients import Consumer, Producer, PullConsumer, TransactionalProducer
+from mqfast.sim.clients import Consumer, Producer, PullConsumer, SimpleConsumer, TransactionalProducer
 from mqfast.sim.faults import FaultRunner
 from mqfast.sim.history import Broken, History
 from mqfast.sim.invariants import Invariants
@@ -34,7 +34,7 @@ class Cluster(World):
 
     def __init__(self, seed: int, base: Path, history: History, plan: list[Fault]) -> None:
         super().__init__(seed, base, history)
-        self.clients: Final[list[Producer | Consumer | PullConsumer]] = []
+        self.clients: Final[list[Producer | Consumer | PullConsumer | SimpleConsumer]] = []
         self.groups: Final[list[tuple[str, str, str]]] = []
         self.faults: Final = FaultRunner(self, plan)
         self.invariants: Final = Invariants(self, self.groups)
@@ -112,6 +112,14 @@ class Cluster(World):
         await consumer.start(group, topic, instance_name=consumer.process.name, **options)
         return consumer
 
+    async def simple_consumer(self, group: str, topic: str, **options: Any) -> SimpleConsumer:
+        """Start an AsyncSimpleConsumer, which reads by POP, on a new machine."""
+        consumer = SimpleConsumer(self, self._client_process(group))
+        self.clients.append(consumer)
+        options.setdefault("from_where", "earliest")
+        await consumer.start(group, topic, instance_name=consumer.process.name, **options)
+        return consumer
+
     async def consumer(
         self, group: str, topic: str, handler: Callable[..., Any], *, tags: str = "*", **options: Any
     ) -> Consumer:
@@ -143,7 +151,7 @@ class Cluster(World):
         return self.loop.now_s
 
     async def heal(self) -> None:
-        """End all faults: links carry, disks have space, and every server runs."""
+        """End all faults: links carry, disks have space, clocks are right, and every server runs."""
         await self.faults.heal()
 
     async def settled(self, within_s: float = 120.0) -> None:

@@ -113,6 +113,8 @@ class FaultRunner:
         self._task = None
         world.network.heal()
         world.history.note(world.scenario, "heal", "")
+        for machine in self._machines():
+            machine.ahead_s = 0.0
         for server in list(world.servers.values()):
             process = server.process
             if process is not None and process.system is not None:
@@ -184,6 +186,7 @@ class FaultRunner:
             await self._disk(broker, fault)
         elif kind == "clock":
             first.ahead_s += _JUMPS_S[fault.detail % len(_JUMPS_S)]
+            world.history.has_clock_jumped = True
         elif kind == "etcd leader" and (etcd := etcd_of(world)) is not None:
             etcd.model.change_leader()
         elif kind == "etcd lost" and (etcd := etcd_of(self._world)) is not None:

@@ -5,9 +5,12 @@ The hash has times, machines and sizes, but no contents: contents have process i
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import zlib
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.sim.process import PROCESS, Process
@@ -15,7 +18,7 @@ from mqfast.sim.process import PROCESS, Process
 if TYPE_CHECKING:
     from mqfast.sim.loop import SimLoop
 
-__all__ = ["Broken", "Delivery", "History", "Place", "Sent"]
+__all__ = ["POP_MARGIN_S", "Broken", "Delivery", "History", "Place", "Pop", "Sent"]
 
 _KEPT: Final = 60
 
@@ -59,14 +62,59 @@ class Delivery(NamedTuple):
     body: bytes
 
 
+POP_MARGIN_S: Final = 1.5
+"""What clocks of different rates, and whole seconds, add to an invisible time."""
+
+
+@dataclass
+class Pop:
+    """A message given to a simple consumer.
+
+    Attributes: ``begin_s``, ``got_s``: begin and end of the request; ``hidden_until_s``: until when no other consumer
+    gets the message, by all answers; infinite behind an ack in time; ``visible_s``: the earliest of all such times;
+    ``is_given_back``: whether an ack was tried; ``is_orderly``: whether messages come in order.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: bytes
+    begin_s: float
+    got_s: float
+    hidden_until_s: float
+    visible_s: float
+    is_orderly: bool
+    is_acked: bool = False
+    is_given_back: bool = False
+
+    def changed(self, until_s: float, *, is_answered: bool) -> None:
+        """Note a new end of the invisible time."""
+        self.hidden_until_s = until_s if is_answered else min(self.hidden_until_s, until_s)
+        self.visible_s = min(self.visible_s, until_s)
+
+    def acked(self, now_s: float) -> None:
+        """Note an ack that the broker has answered with success."""
+        if now_s < self.hidden_until_s - POP_MARGIN_S:
+            self.hidden_until_s = math.inf
+            self.is_acked = True
+
+    def hides(self, other: Pop) -> bool:
+        """Return whether the other delivery of the message came while this one, an earlier one, hides the message."""
+        if self.is_orderly:  # a batch comes again as a whole
+            return False
+        can_be_before = self.got_s >= other.visible_s - POP_MARGIN_S
+        return other.got_s < self.hidden_until_s - POP_MARGIN_S and not can_be_before
+
+
 class History(logging.Handler):
     """All that happened.
 
     Args: base: the directory of all disks, whose name differs in each run.
     Attributes: ``attempts``: bodies that a producer tried to send, by topic; ``sent``: answered sends; ``deliveries``:
-    of handlers that returned success; ``begun``, ``ended``: of all handlers; ``expected``: (topic, body) that will be
-    visible later; ``withdrawn``: bodies that never are; ``due_s``: earliest delivery of a body; ``hash``: of
-    all events.
+    of handlers that returned success; ``begun``, ``ended``: of all handlers; ``pops``: of simple consumers;
+    ``kills_s``: ends of servers without a stop; ``expected``: (topic, body) that will be visible later; ``withdrawn``:
+    bodies that never are; ``due_s``: earliest delivery of a body; ``hash``: of all events.
     """
 
     def __init__(self, base: str) -> None:
@@ -81,6 +129,9 @@ class History(logging.Handler):
         self.deliveries: Final[list[Delivery]] = []
         self.begun: Final[list[Delivery]] = []
         self.ended: Final[list[Delivery]] = []
+        self.pops: Final[list[Pop]] = []
+        self.kills_s: Final[list[float]] = []
+        self.has_clock_jumped = False
         self.hash = 0
         self.events = 0
         self._last: Final[dict[str, deque[str]]] = {}
@@ -140,6 +191,25 @@ class History(logging.Handler):
         """Note the answer of a send."""
         self.sent.append(Sent(self.now_s, topic, body, place, is_promised))
         self.note(PROCESS.get(), "sent", f"{place} {is_promised}")
+
+    def check_pop_order(self) -> None:
+        """Check orderly deliveries: the messages of a queue in order, each behind an ack of the one before.
+
+        Raises: Broken.
+        """
+        acked: dict[tuple[str, str, int], set[int]] = {}
+        for _, batch in itertools.groupby(self.pops, key=lambda pop: (pop.begin_s, pop.got_s, pop.queue_id)):
+            pops = list(batch)
+            done = acked.setdefault((pops[0].group, pops[0].topic, pops[0].queue_id), set())
+            begin = pops[0].queue_offset
+            missing = [offset for offset in range(begin) if offset not in done]
+            if missing:
+                raise Broken("in order", f"{pops[0]} came before an ack of {missing[0]}")
+            for number, pop in enumerate(pops):
+                if pop.queue_offset != begin + number:
+                    raise Broken("in order", f"expected offset {begin + number}, found {pop}")
+                if pop.is_given_back:
+                    done.add(pop.queue_offset)
 
     @property
     def promised(self) -> list[Sent]:

@@ -6,11 +6,12 @@ A check reads stores directly, and judges answers of sends and deliveries in the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import MqfastError
-from mqfast.sim.history import Broken, Place
+from mqfast.sim.history import Broken, Place, Pop
 from mqfast.sim.servers import BrokerServer, brokers_of
 from mqfast.sim.threads import in_process
 from mqfast.sim.world import World
@@ -138,13 +139,18 @@ class Invariants:
             if leader is None or leader.store is None:
                 continue
             for topic in dict.fromkeys(topic for topic, _ in expected):
-                for queue_id in leader.store.queue_ids(topic):
-                    at, end = leader.store.min_offset(topic, queue_id), leader.store.max_offset(topic, queue_id)
-                    while at < end and (messages := list(leader.store.get(topic, queue_id, at, 256))):
-                        there.update((topic, bytes(message.body)) for message in messages)
-                        at = messages[-1].queue_offset + 1
+                there.update((topic, body) for body in self._stored(leader.store, topic))
         missing = [row for row in expected if row not in there]
         return f"{missing[0][1]!r} of topic {missing[0][0]} is not visible" if missing else None
+
+    @staticmethod
+    def _stored(store: MessageStore, topic: str) -> Iterator[bytes]:
+        """Yield the bodies of all visible messages of a topic."""
+        for queue_id in store.queue_ids(topic):
+            at, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            while at < end and (messages := list(store.get(topic, queue_id, at, 256))):
+                yield from (bytes(message.body) for message in messages)
+                at = messages[-1].queue_offset + 1
 
     def _undelivered(self) -> str | None:
         history = self._world.history
@@ -170,13 +176,42 @@ class Invariants:
                 assert broker.store is not None
                 self._check_messages(broker, broker.store)
             self._check_offsets(leader)
-        jumped = any(machine.ahead_s for machine in self._world.network.machines.values())
+        jumped = self._world.history.has_clock_jumped
         for delivery in self._world.history.begun:
             due_s = self._world.history.due_s.get(delivery.body, 0.0)
             if delivery.at_s < due_s - _EARLY_S and not jumped:
                 raise Broken("no delay is cut short", f"{delivery} was due at {due_s:.3f} s")
             if delivery.body not in self._world.history.attempts.get(delivery.topic, ()):
                 raise Broken("nothing invented", f"{delivery} was never sent")
+        if not jumped:
+            self._check_pops()
+
+    def _check_pops(self) -> None:
+        """Check that no message was given out again while invisible, or behind an ack in time."""
+        history = self._world.history
+        of_message: dict[tuple[str, str, bytes], list[Pop]] = {}
+        for pop in history.pops:
+            if pop.body not in history.attempts.get(pop.topic, ()):
+                raise Broken("nothing invented", f"{pop} was never sent")
+            of_message.setdefault((pop.group, pop.topic, pop.body), []).append(pop)
+        for pops in of_message.values():
+            for first, second in itertools.permutations(pops, 2):
+                was_killed = any(at_s < max(first.got_s, second.got_s) for at_s in history.kills_s)
+                if first.hides(second) and not was_killed:  # behind a kill, messages of then may be in two batches
+                    if self._was_sent_twice(first):
+                        continue
+                    name = "acked once" if first.is_acked else "invisible for a time"
+                    raise Broken(name, f"{first}, and meanwhile {second}")
+
+    def _was_sent_twice(self, pop: Pop) -> bool:
+        """Return whether a retry of the producer may have stored the message twice."""
+        stored = 0
+        for name in self._names():
+            leader = self.leader(name)
+            assert leader is not None
+            assert leader.store is not None
+            stored += sum(body == pop.body for body in self._stored(leader.store, pop.topic))
+        return stored > 1
 
     def _check_logs(self, leader: BrokerServer, store: MessageStore) -> None:
         """Check that all brokers of the name have the same log."""

@@ -111,6 +111,7 @@ class Server:
         process = self.machine.process
         if process is None:
             return
+        self.world.history.kills_s.append(self.world.loop.now_s)
         self.world.end_process(process, power=power)
         if self.disk is not None:
             self.disk.crash(process, power=power)

@@ -83,6 +83,7 @@ struct node {
     uint8_t *durable;      /* capacity bytes, zeros behind the durable length */
     uint8_t *lost;         /* what pages held when a sync of them failed */
     uint8_t *lost_map;     /* one byte per page: is lost[page] valid? */
+    uint8_t *filled;       /* one byte per page: may durable[page] be other than zeros? */
     int64_t capacity;      /* whole pages */
     int64_t bytes, least;  /* durable length; smallest length since the last sync */
     entries names, shadow; /* durable names of a directory; those of the image under way */
@@ -179,8 +180,13 @@ static node *new_node(sim *s, const char *path) {
 static void grow(node *n, int64_t bytes) {
     int64_t capacity = (bytes + PAGE - 1) / PAGE * PAGE;
     if (capacity <= n->capacity) return;
-    n->durable = checked(realloc(n->durable, (size_t)capacity));
-    memset(n->durable + n->capacity, 0, (size_t)(capacity - n->capacity));
+    uint8_t *durable = checked(calloc(1, (size_t)capacity)); /* untouched pages of large files need no memory */
+    for (int64_t p = 0; p < n->capacity / PAGE; p++)
+        if (n->filled[p]) memcpy(durable + p * PAGE, n->durable + p * PAGE, PAGE);
+    free(n->durable);
+    n->durable = durable;
+    n->filled = checked(realloc(n->filled, (size_t)(capacity / PAGE)));
+    memset(n->filled + n->capacity / PAGE, 0, (size_t)((capacity - n->capacity) / PAGE));
     n->lost = checked(realloc(n->lost, (size_t)capacity));
     n->lost_map = checked(realloc(n->lost_map, (size_t)(capacity / PAGE)));
     memset(n->lost_map + n->capacity / PAGE, 0, (size_t)((capacity - n->capacity) / PAGE));
@@ -199,6 +205,27 @@ static void read_page(node *n, int64_t page, uint8_t *to) {
     memset(to + got, 0, (size_t)(PAGE - got));
 }
 
+/* A run of live pages that may be other than zeros; pages in front of it are a hole. */
+typedef struct {
+    int64_t first, end;
+} extent;
+
+/* Are the live and the durable page all zeros, without a look at the page? Pages are asked for in rising order. */
+static int is_empty(node *n, int64_t page, extent *e) {
+    if (page >= e->end) {
+        off_t data = lseek(n->fd, page * PAGE, SEEK_DATA);
+        off_t hole = data < 0 ? -1 : lseek(n->fd, data, SEEK_HOLE);
+        if (data < 0 && errno == ENXIO) {
+            e->first = e->end = INT64_MAX;
+        } else if (hole < 0) { /* a file system that does not say */
+            e->first = page, e->end = INT64_MAX;
+        } else {
+            e->first = data / PAGE, e->end = (hole + PAGE - 1) / PAGE;
+        }
+    }
+    return page < e->first && !(page < n->capacity / PAGE && (n->filled[page] || n->lost_map[page]));
+}
+
 /* Pages [from, to) and the length become durable, except pages that an earlier failed sync dropped and that did not
  * change since. */
 static void make_durable(node *n, int64_t from, int64_t to) {
@@ -209,11 +236,14 @@ static void make_durable(node *n, int64_t from, int64_t to) {
         n->bytes = n->least;
     }
     grow(n, size);
+    extent e = {0, 0};
     for (int64_t p = from; p < to && p < pages; p++) {
+        if (is_empty(n, p, &e)) continue;
         read_page(n, p, page);
         if (n->lost_map[p] && memcmp(page, n->lost + p * PAGE, PAGE) == 0) continue;
         n->lost_map[p] = 0;
         memcpy(n->durable + p * PAGE, page, PAGE);
+        n->filled[p] = 1;
     }
     n->bytes = n->least = size;
 }
@@ -332,7 +362,9 @@ static void write_file_image(node *n, const char *path, int mode, uint64_t *r) {
     int tearing = mix(r) % 3 == 0;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0 || (size > 0 && ftruncate(fd, size) < 0)) abort();
+    extent e = {0, 0};
     for (int64_t p = 0; p * PAGE < size; p++) {
+        if (is_empty(n, p, &e)) continue;
         const uint8_t *old = zeros, *page = out;
         uint8_t cut[PAGE];
         if (p * PAGE < n->capacity) old = n->durable + p * PAGE;
@@ -794,6 +826,7 @@ void sim_free(sim *s) {
         free(n->durable);
         free(n->lost);
         free(n->lost_map);
+        free(n->filled);
         free(n);
     }
     for (int i = 0; i < s->change_count; i++) free(s->changes[i].name), free(s->changes[i].name2);

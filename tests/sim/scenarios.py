@@ -10,6 +10,7 @@ from mqfast.errors import MqfastError
 
 if TYPE_CHECKING:
     from mqfast.sim import Cluster
+    from mqfast.sim.clients import SimpleConsumer
 
 __all__ = ["fail_over", "one_broker", "send_and_consume"]
 
@@ -158,6 +159,66 @@ async def pulled(c: Cluster) -> None:
             break
     await c.settled()
     assert wanted <= {delivery.body for delivery in c.history.deliveries}
+
+
+async def popped(c: Cluster) -> None:
+    """Receive by POP with two consumers, which ack, forget, prolong and hand back messages."""
+    await _pop_load(c, await _popping(c, "SYNC_FLUSH"))
+
+
+async def popped_in_order(c: Cluster) -> None:
+    """Receive by orderly POP: the messages of a queue come in order, each after the ack of the one before."""
+    consumers = await _popping(c, "SYNC_FLUSH", orderly=True)
+    await _pop_load(c, consumers)
+    c.history.check_pop_order()
+
+
+async def _popping(c: Cluster, flush: str, **options: Any) -> list[SimpleConsumer]:
+    await c.brokers("a", flushDiskType=flush)
+    return [await c.simple_consumer("g", "T", **options) for _ in range(2)]
+
+
+async def _pop_load(c: Cluster, consumers: list[SimpleConsumer]) -> None:
+    producer = await c.producer("p")
+    for number in range(40):
+        await producer.try_send("T", b"%d" % number)
+        for consumer in consumers:
+            with contextlib.suppress(MqfastError):
+                await _work(c, consumer)
+    await c.heal()
+    await _all_acked(c, consumers)
+    await c.settled()
+
+
+async def _work(c: Cluster, consumer: SimpleConsumer) -> None:
+    """Receive messages, and do one of the things that consumers do with messages."""
+    messages = await consumer.receive(8, invisible_s=c.rng.choice((3, 10, 30)), timeout_s=c.rng.choice((0.0, 0.5)))
+    for message in messages:
+        choice = c.rng.random()
+        if choice < 0.6:
+            await consumer.ack([message])
+        elif choice < 0.8:
+            await consumer.change_invisible_time(message, c.rng.choice((2.0, 8.0)))
+            if choice < 0.7:
+                await consumer.ack([message])
+    await c.sleep(c.rng.random())
+
+
+async def _all_acked(c: Cluster, consumers: list[SimpleConsumer], within_s: float = 150.0) -> None:
+    """Ack everything that comes: each promised message comes until the group has acked it."""
+    until_s = c.now_s + within_s
+    while c.now_s < until_s:
+        for consumer in consumers:
+            with contextlib.suppress(MqfastError):
+                messages = await consumer.receive(32, invisible_s=30, timeout_s=1.0)
+                if messages:
+                    await consumer.ack(messages)
+        acked = {pop.body for pop in c.history.pops if pop.is_given_back}
+        if {sent.body for sent in c.history.promised} <= acked:
+            return
+    acked = {pop.body for pop in c.history.pops if pop.is_given_back}
+    missing = [sent for sent in c.history.promised if sent.body not in acked]
+    assert not missing, f"invisible for ever: {missing[0]}"
 
 
 async def slow_handler(c: Cluster) -> None:

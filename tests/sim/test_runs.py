@@ -87,7 +87,9 @@ def test_a_crash_between_two_system_calls_keeps_what_was_acknowledged() -> None:
         assert run_seed(crashes, seed, plan=plan).failure is None
 
 
-@pytest.mark.parametrize("name", ["one_broker", "pulled", "transactions", "fail_over", "failing_handler"])
+@pytest.mark.parametrize(
+    "name", ["one_broker", "pulled", "popped", "popped_in_order", "transactions", "fail_over", "failing_handler"]
+)
 def test_promises_hold_with_faults(name: str) -> None:
     for seed in range(1000, 1300 if _WHOLE else 1003):
         outcome = run_seed(getattr(scenarios, name), seed)
