@@ -402,7 +402,7 @@ class StoreConfig:
         "Most memory to lock. Memory that cannot be locked is a warning, never an error. 0 locks nothing.",
         high=I64_MAX,
     )
-    maps_max: int = _own(
+    max_mapped_files: int = _own(
         32_000,
         "mappings",
         "Most files to keep mapped; the kernel allows 65,530 mappings per process by default.",
@@ -504,6 +504,7 @@ class StoreConfig:
             )
 
     @classmethod
+    @former_argument("maps_max", "max_mapped_files")
     def from_kwargs(cls, **settings: Unpack[StoreSettings]) -> StoreConfig:
         """Return a config from keywords, with our names or RocketMQ's.
 

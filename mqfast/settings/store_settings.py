@@ -83,7 +83,7 @@ class StoreSettings(TypedDict, total=False):
     sigbus_guard: bool
     preallocate_files: int
     mlock_budget_bytes: int
-    maps_max: int
+    max_mapped_files: int
     storePathRootDir: str | None
     storePathCommitLog: str | None
     readOnlyCommitLogStorePaths: str | None

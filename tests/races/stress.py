@@ -80,7 +80,7 @@ class Mode:
             "commit_interval_ms_commit_log": 10,
             "flush_consumer_offset_interval_ms": 50,
             "prefault_window_bytes": 16 << 10,
-            "maps_max": 16,
+            "max_mapped_files": 16,
             "disk_space_warning_level_percent": 90,
         }
 

@@ -26,6 +26,12 @@ def test_a_former_argument_reaches_the_current_one_with_a_warning(tmp_path: Path
             function(tmp_path / "store", door=calls)  # type: ignore[call-arg]
 
 
+def test_a_former_setting_is_the_current_one_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="maps_max is max_mapped_files now"):
+        config = mqfast.StoreConfig.from_kwargs(maps_max=40)  # type: ignore[call-arg]
+    assert config.max_mapped_files == 40
+
+
 def test_names_of_the_test_kit_keep_working() -> None:
     with Broker() as broker:
         with pytest.warns(DeprecationWarning, match="describe"):

@@ -70,7 +70,7 @@ class FlushService:
             queues.table,
             checkpoint,
             config.flush_interval_ms_consume_queue / 1000,
-            config.maps_max,
+            config.max_mapped_files,
         )
         self.service = Service("flush", self._run_once)
         self.waiters = FlushWaiters(log, self.service.wake)
@@ -169,7 +169,7 @@ class FlushService:
 
     def keep_few_mapped(self) -> None:
         """Unmap unused files when too many are mapped."""
-        if mapping_count() > self._config.maps_max:
+        if mapping_count() > self._config.max_mapped_files:
             self._queues.unmap_idle()
             for file in list(self._log.files):
                 file.unmap_idle()

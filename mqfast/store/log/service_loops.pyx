@@ -60,7 +60,7 @@ cdef class FlushLoop:
 
     Args: log; interval: seconds after which at least ``least_pages`` dirty pages of 4 KiB are flushed;
     thorough_interval: seconds after which any dirty page is; queues, checkpoint: flushed each ``queue_interval``
-    seconds, None: not here; maps_max: mapped files above which ``run`` returns.
+    seconds, None: not here; max_mapped_files: mapped files above which ``run`` returns.
     Attributes: by_hand: the next flush of the queues is the caller's; many: number of dirty queues from which on the
     caller flushes, who may sync the filesystem; flushing: a lock held by each flush of the queues and by a truncation:
     the state that a flush has read of a queue stays valid until its end.
@@ -72,7 +72,7 @@ cdef class FlushLoop:
     cdef public bint by_hand
     cdef readonly Mutex flushing
     cdef public int64_t many
-    cdef int64_t step, thorough_step, queue_step, least_pages, maps_max
+    cdef int64_t step, thorough_step, queue_step, least_pages, max_mapped_files
     cdef int64_t due, thorough_due, queues_due      # monotonic ns; due 0: not started
     # positions where queues and log agreed before the newest flush of the queues
     cdef int64_t covered_timestamp, covered_offset
@@ -81,14 +81,14 @@ cdef class FlushLoop:
 
     def __init__(self, CommitLog log not None, double interval, double thorough_interval, int64_t least_pages,
                  QueueTable queues=None,
-                 CheckpointFile checkpoint=None, double queue_interval=1.0, int64_t maps_max=NEVER):
+                 CheckpointFile checkpoint=None, double queue_interval=1.0, int64_t max_mapped_files=NEVER):
         self.log = log
         self.queues = queues
         self.checkpoint = checkpoint
         self.many = NEVER
         self.flushing = Mutex(nests=True)
         self.least_pages = least_pages
-        self.maps_max = maps_max
+        self.max_mapped_files = max_mapped_files
         self.step = max(MS, <int64_t> (interval * 1e9))
         self.thorough_step = <int64_t> (thorough_interval * 1e9)
         self.queue_step = max(MS, <int64_t> (queue_interval * 1e9)) if queues is not None else NEVER
@@ -132,7 +132,7 @@ cdef class FlushLoop:
                     acquire_without_gil(self.flushing)
                     rc_queues = self._flush_queues(s)
                     release(self.flushing)
-                    crowded = mapped_now() > self.maps_max
+                    crowded = mapped_now() > self.max_mapped_files
                     now = s.os.monotonic_ns(s.os)
                 # reap_head: a pool has few buffers, which must be returned soon
                 if (rc_queues != 1 or crowded or now >= until or mq_load32(&event.word) != seen
@@ -142,7 +142,7 @@ cdef class FlushLoop:
                 written = mq_load64(&s.written)
                 if self.clean and not self._is_behind(s, written):
                     sleep_until_put(s, event, seen, written, min(IDLE_NS, until - now))
-                    crowded = mapped_now() > self.maps_max
+                    crowded = mapped_now() > self.max_mapped_files
                     self.clean = self.queues is None
                     self._begin(s.os.monotonic_ns(s.os))
                 else:

@@ -215,7 +215,7 @@ class QueueStore:
         """Yield every queue, for steps that map files of each: of very many queues only some stay mapped."""
         for queue in self.all():
             yield queue
-            if mapping_count() > self._config.maps_max:
+            if mapping_count() > self._config.max_mapped_files:
                 queue.unmap_idle()
 
     def topics(self) -> list[str]:
@@ -699,7 +699,7 @@ class QueueStore:
 
         Call only from the dispatcher, while it has a record without a unit: then no put writes a unit itself.
         """
-        if mapping_count() >= self._config.maps_max and self._tails:
+        if mapping_count() >= self._config.max_mapped_files and self._tails:
             for queue in list(islice(self._tails, len(self._tails) // 4 + 1)):
                 queue.unmap_tail()
 

@@ -1,4 +1,4 @@
-"""``maps_max`` had no effect: a store kept every queue file mapped, until the kernel refused the next mapping."""
+"""``max_mapped_files`` had no effect: a store kept every queue file mapped, until the kernel refused a mapping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import mqfast
 
 def test_files_that_nobody_uses_are_unmapped(tmp_path: Path) -> None:
     settings = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 16}
-    with mqfast.open(tmp_path / "store", maxIndexNum=100, maps_max=40, **settings) as store:
+    with mqfast.open(tmp_path / "store", maxIndexNum=100, max_mapped_files=40, **settings) as store:
         store.put_many("T", [b"x"] * 20_000)
         assert store.max_offset("T", 0) == 20_000
         message = store.get("T", 0, 7)[0]
@@ -32,7 +32,7 @@ def test_files_that_nobody_uses_are_unmapped(tmp_path: Path) -> None:
 def test_queues_that_are_written_to_are_unmapped_as_well(tmp_path: Path) -> None:
     """Each kept the file of its next unit mapped: with more queues than the kernel allows mappings every put failed."""
     settings = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 16}
-    with mqfast.open(tmp_path / "store", maxIndexNum=100, maps_max=40, **settings) as store:
+    with mqfast.open(tmp_path / "store", maxIndexNum=100, max_mapped_files=40, **settings) as store:
         for turn in range(6):  # more than a file of each
             for number in range(100):
                 store.put_many(f"T{number}", [b"%d" % number] * 5)
@@ -47,7 +47,7 @@ def test_queues_that_are_written_to_are_unmapped_as_well(tmp_path: Path) -> None
     (tmp_path / "killed" / "checkpoint").unlink(missing_ok=True)
     shutil.rmtree(tmp_path / "killed" / "consumequeue")
     for name in ("store", "killed"):  # closed, and rebuilt from the log
-        with mqfast.open(tmp_path / name, maxIndexNum=100, maps_max=40, **settings) as store:
+        with mqfast.open(tmp_path / name, maxIndexNum=100, max_mapped_files=40, **settings) as store:
             assert eventually(lambda: store.stats()["mapped_files"] <= 60)
             check(store)
             assert store.put("T7", b"7").queue_offset == 30
