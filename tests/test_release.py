@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -85,6 +86,27 @@ def test_a_changelog_without_changes_is_refused(project: Path) -> None:
     done = checked(project, "0.2.0")
     assert done.returncode == 1
     assert "expected changes below '## [0.2.0] - unreleased', found none" in done.stderr
+
+
+def test_an_sdist_of_the_same_files_is_the_same(tmp_path: Path) -> None:
+    digests = set()
+    for number, names in enumerate((("a.py", "b.py"), ("b.py", "a.py"))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(f"{name} = 1\n")
+            os.utime(folder / name, (1_000_000 + number, 1_000_000 + number))
+        sdist = folder / "mqfast-0.2.0.tar.gz"
+        with tarfile.open(sdist, "w:gz") as archive:
+            for name in names:
+                archive.add(folder / name, f"mqfast-0.2.0/{name}")
+        command = [sys.executable, str(ROOT / "wheels" / "finish.py"), str(sdist)]
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        digests.add(hashlib.sha256(sdist.read_bytes()).hexdigest())
+        with tarfile.open(sdist) as archive:
+            assert {member.mtime for member in archive} == {1_700_000_000}
+    assert len(digests) == 1
 
 
 def test_the_release_workflow_uses_files_and_jobs_that_exist() -> None:

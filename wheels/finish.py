@@ -1,8 +1,8 @@
-"""Last step of a wheel: adds the bill of materials (PEP 770), and packs the wheel again, small and reproducible.
+"""Last step of a wheel or an sdist: the same input gives the same bytes.
 
-The licence of a bundled library joins as well. Run by wheels/build.sh as
-``python wheels/finish.py WHEEL_OR_FOLDER...``. The same input gives the same bytes: entries are sorted and have one
-time (``SOURCE_DATE_EPOCH``). Packs with zopfli where the package zopfli is installed, else with zlib.
+A wheel gets the bill of materials (PEP 770) and the licences of the bundled libraries, and is packed again, small: with
+zopfli where the package zopfli is installed, else with zlib. Entries are sorted, and have one time
+(``SOURCE_DATE_EPOCH``) and one owner. Run by wheels/build.sh as ``python wheels/finish.py FILE_OR_FOLDER...``.
 Must never change a module: only the folder ``.dist-info`` gets files and a new RECORD.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import gzip
 import hashlib
 import io
 import json
@@ -17,6 +18,7 @@ import os
 import re
 import struct
 import sys
+import tarfile
 import time
 import zipfile
 import zlib
@@ -177,12 +179,25 @@ def finish(path: Path, created: int) -> None:
     print(f"{path.name}: {before} bytes, now {path.stat().st_size}, with {SBOM}")
 
 
+def finish_sdist(path: Path, created: int) -> None:
+    """Pack an sdist again, in the place of the given one: sorted, with one time and one owner."""
+    packed = io.BytesIO()
+    with tarfile.open(path) as given, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as made:
+        for member in sorted(given.getmembers(), key=lambda member: member.name):
+            member.mtime, member.uid, member.gid, member.uname, member.gname = created, 0, 0, "", ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.pax_headers = {}
+            made.addfile(member, given.extractfile(member) if member.isfile() else None)
+    path.write_bytes(gzip.compress(packed.getvalue(), 9, mtime=created))
+    print(f"{path.name}: {path.stat().st_size} bytes")
+
+
 def main() -> int:
-    """Finish the wheels, and the wheels in the folders, given on the command line."""
+    """Finish the wheels and sdists, and those in the folders, given on the command line."""
     created = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     for argument in map(Path, sys.argv[1:]):
-        for wheel in sorted(argument.glob("*.whl")) if argument.is_dir() else [argument]:
-            finish(wheel, created)
+        for path in sorted([*argument.glob("*.whl"), *argument.glob("*.tar.gz")]) if argument.is_dir() else [argument]:
+            (finish_sdist if path.name.endswith(".tar.gz") else finish)(path, created)
     return 0
 
 
