@@ -1,8 +1,9 @@
 """Assignment of queues by the broker (400), and message request modes (401, 402); cold-data requests (2001-2004), which
 have no effect here.
 
-A group in the mode POP reads all queues of the broker by a single assignment with queue id -1, or a share of the queues
-with ``popShareQueueNum``. Source: QueryAssignmentProcessor, MessageRequestModeManager, AdminBrokerProcessor.
+The assignment has queues of all brokers of the cluster, since a client asks one broker only. A group in the mode POP
+reads all queues of a broker by an assignment with queue id -1, or a share of the queues with ``popShareQueueNum``.
+Source: QueryAssignmentProcessor, MessageRequestModeManager, AdminBrokerProcessor.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from msgspec import Struct
 from mqfast.broker.admin.bodies import QueueBody
 from mqfast.broker.metadata.message_request_mode import RequestMode, store_modes
 from mqfast.broker.metadata.topic_manager import RETRY_PREFIX
+from mqfast.broker.metadata.topic_route_info import TopicRouteInfo
 from mqfast.errors import CallRefused
 from mqfast.remoting.bodies import build_tables, decode_request, encode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -53,6 +55,7 @@ class QueueAssignment:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self._routes: Final = TopicRouteInfo(context)
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
         """Register the handlers."""
@@ -63,16 +66,19 @@ class QueueAssignment:
         processors.register([_COLD_INFO], self.cold_info, lane)
         processors.register([_READ_MODE], self.read_mode, lane)
 
-    def assign(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Serve 400: the queues of this broker that a client is assigned."""
+    async def assign(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Serve 400: the queues of all brokers that a client is assigned."""
         wanted = decode_request(request.body, _Wanted, "body")
         context = self._context
-        topic = context.topics.get(wanted.topic)
-        if topic is None:
+        counts = dict(await self._routes.others(wanted.topic))
+        if (topic := context.topics.get(wanted.topic)) is not None:
+            counts[context.config["brokerName"]] = topic.read_queue_nums
+        if not counts:
             return request.response(body=b"{}")
-        name = context.config["brokerName"]
         mode, share = self.mode_of(wanted.topic, wanted.consumer_group)
-        queues = [QueueBody(name, queue_id, wanted.topic) for queue_id in range(topic.read_queue_nums)]
+        queues = [
+            QueueBody(name, queue_id, wanted.topic) for name in sorted(counts) for queue_id in range(counts[name])
+        ]
         if wanted.message_model != "BROADCASTING":
             group = context.consumers.group(wanted.consumer_group)
             clients = sorted(group.client_ids()) if group is not None else []
@@ -134,11 +140,11 @@ class QueueAssignment:
 def shared(strategy: str, queues: list[QueueBody], clients: list[str], client: str, share: int) -> list[QueueBody]:
     """Return the queues that a POP client reads: its own, and those of the next ``share`` clients.
 
-    A share of 0 or less, or of all clients, is a single queue with the id -1: all queues of the broker.
+    A share of 0 or less, or of all clients, is a queue with the id -1 of each broker: all queues of the broker.
     Source: QueryAssignmentProcessor.allocate4Pop.
     """
     if share <= 0 or share >= len(clients) - 1:
-        return [QueueBody(queues[0].broker_name, -1, queues[0].topic)] if queues else []
+        return [QueueBody(name, -1, queues[0].topic) for name in dict.fromkeys(queue.broker_name for queue in queues)]
     if client not in clients or not queues:
         return []
     at = clients.index(client)

@@ -223,6 +223,16 @@ def _popping() -> dict[str, SettingSpec]:
         "popFromRetryProbability": SettingSpec.of(
             20, high=100, unit="percent", doc="POP requests that read the retry topic first.", is_live=True
         ),
+        "popFromRetryProbabilityForPriority": SettingSpec.of(
+            0,
+            high=100,
+            unit="percent",
+            doc="POP requests of a topic of the type PRIORITY that read the retry topic first.",
+            is_live=True,
+        ),
+        "priorityOrderAsc": SettingSpec.of(
+            True, doc="The highest number is the highest priority; false: the lowest number.", is_live=True
+        ),
         "enableRetryTopicV2": SettingSpec.of(
             False, doc="Redeliver messages of POP in %RETRY%group+topic instead of %RETRY%group_topic.", is_live=True
         ),

@@ -220,13 +220,16 @@ class PopReader:
         ]
         retry = random.choice(retries) if retries else None  # the texts of the answer have room for a single kind
         is_by_priority = self._is_by_priority(topic, request.group)
-        is_first = not is_by_priority and draw < self._context.config["popFromRetryProbability"]
+        config = self._context.config
+        is_first = draw < config["popFromRetryProbabilityForPriority" if is_by_priority else "popFromRetryProbability"]
         if retry is not None and is_first:
             await self._read_retry(turn, *retry, draw)
         if request.queue_id < 0:
             count = topic.read_queue_nums
             queue_ids = [(draw + number) % count for number in range(count)]
-            for number in reversed(range(count)) if is_by_priority else queue_ids:
+            if is_by_priority:
+                queue_ids.sort(reverse=config["priorityOrderAsc"])
+            for number in queue_ids:
                 await self._read_queue(turn, request.topic, NORMAL, number)
         else:
             await self._read_queue(turn, request.topic, NORMAL, request.queue_id)

@@ -448,15 +448,17 @@ class PopService:
     ) -> bool:
         """Return True if a POP of the group would find messages now, or within ``wait_ms``. Raises: as ``pop``."""
         due_s = self.waiters.due_in(wait_ms)
-        waiter = Waiter((topic, group), queue_id, "notification", due_s, is_orderly=is_orderly)
+        waiter, is_over = Waiter((topic, group), queue_id, "notification", due_s, is_orderly=is_orderly), False
         while True:
             config = self._checks.readable(group, topic)
             if not ANY_QUEUE <= queue_id < config.read_queue_nums:
                 raise illegal(f"queueId[{queue_id}] is illegal, topic:[{topic}]")
             if self.reader.has_messages(topic, group, queue_id, is_orderly, attempt_id):
                 return True
-            if wait_ms <= 0 or not await self.waiters.wait(waiter):
+            if is_over or wait_ms <= 0:
                 return False
+            # A message wakes one request: at the end of the time the others look once more, as in RocketMQ.
+            is_over = not await self.waiters.wait(waiter)
 
     async def peek(self, group: str, topic: str, queue_id: int, max_count: int) -> PopResult:
         """Return the next messages of a group without taking these. Raises: as ``pop``."""

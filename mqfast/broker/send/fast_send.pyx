@@ -63,6 +63,9 @@ cdef bint needs_slow_path(
         elif at[0] == c'C':
             if begins(at, end, b"CLUSTER\x01", 8):
                 return True
+        elif at[0] == c'_':
+            if begins(at, end, b"_SYS_MSG_PRIORITY_\x01", 19):
+                return True
         elif at[0] == c'W' and waits:
             if begins(at, end, b"WAIT\x01", 5) and not begins(at, end, b"WAIT\x01true\x02", 10):
                 return True

@@ -26,6 +26,7 @@ from mqfast.broker.metadata.topic_manager import (
     is_of_the_broker,
 )
 from mqfast.broker.send.fast_send import SendPath, SendTopic
+from mqfast.broker.send.message_priority import PRIORITY, placed_by_priority
 from mqfast.broker.send.message_writer import ArrivalListener, MessageRecord, MessageWriter, Stored
 from mqfast.errors import CallRefused, MqfastError, RemotingError
 from mqfast.message import parse_host
@@ -263,10 +264,11 @@ class SendProcessor:
             queue_id = random.randrange(max(1, topic.write_queues))
         elif queue_id >= topic.queues:
             raise self._no_such_queue(channel, header)
-        properties = self._with_additions(header.properties)
+        properties, is_batch = self._with_additions(header.properties), header.batch or request.code == _BATCH
+        if PRIORITY in properties and not is_batch:
+            queue_id, properties = placed_by_priority(properties, queue_id, topic.write_queues)
         sys_flag = header.sys_flag | topic.sys_flag
         send = ReceivedSend(request, header, topic, queue_id, sys_flag, properties, self._born_host(channel))
-        is_batch = header.batch or request.code == _BATCH
         may_be_once = is_batch or _MARK in properties  # the fields of other requests are not read
         if may_be_once and (span := request.ext_fields.get(ONCE)) is not None:
             return self._send_once(send, span, is_batch)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, serve
+from running import Running, running_broker, serve
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from two_brokers import name_server, run
 
 from mqfast.broker.admin.bodies import QueueBody
 from mqfast.broker.admin.queue_assignment import allocated, shared
 from mqfast.errors import CallRefused
+
+HEARTBEAT = {
+    "clientID": "c",
+    "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}],
+}
+ASKED = {
+    "topic": "T", "consumerGroup": "g", "clientId": "c", "strategyName": "AVG", "messageModel": "CLUSTERING",
+}  # fmt: skip
 
 
 def queues(many: int) -> list[QueueBody]:
@@ -45,16 +59,10 @@ def test_an_unknown_strategy_is_refused() -> None:
 def test_a_client_asks_for_its_queues(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         await one.call(17, topic="T", readQueueNums=4, writeQueueNums=4, perm=6)
-        heartbeat = {
-            "clientID": "c",
-            "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}],
-        }
-        await one.call(34, json.dumps(heartbeat).encode())
+        await one.call(34, json.dumps(HEARTBEAT).encode())
 
         async def assigned(**more: Any) -> list[int]:
-            body = {"topic": "T", "consumerGroup": "g", "clientId": "c", "strategyName": "AVG",
-                    "messageModel": "CLUSTERING", **more}  # fmt: skip
-            answer = await one.call(400, json.dumps(body).encode())
+            answer = await one.call(400, json.dumps({**ASKED, **more}).encode())
             assert answer.code == 0
             rows = json.loads(answer.body).get("messageQueueAssignments", [])
             assert all(row["mode"] == "PULL" and row["messageQueue"]["brokerName"] == "broker-a" for row in rows)
@@ -66,6 +74,30 @@ def test_a_client_asks_for_its_queues(tmp_path: Path) -> None:
         assert await assigned(topic="no") == []
 
     serve(tmp_path, flow)
+
+
+def test_queues_of_all_brokers_are_assigned(tmp_path: Path) -> None:
+    """A client asks one broker: whichever one answers, the client gets the same queues."""
+
+    async def flow() -> None:
+        async with name_server(tmp_path) as names, contextlib.AsyncExitStack() as stack:
+            brokers = []
+            for broker in ("b1", "b2"):
+                made = running_broker(tmp_path / broker, namesrvAddr=names, brokerName=broker)
+                brokers.append(await stack.enter_async_context(made))
+                await brokers[-1].call(17, topic="T", readQueueNums=2, writeQueueNums=2, perm=6)
+            for running in brokers:
+                await running.call(34, json.dumps(HEARTBEAT).encode())
+                body = {"topic": "T", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
+                assigned = []
+                for _ in ("PULL", "POP"):
+                    answer = await running.call(400, json.dumps(ASKED).encode())
+                    rows = [row["messageQueue"] for row in json.loads(answer.body)["messageQueueAssignments"]]
+                    assigned.append([(row["brokerName"], row["queueId"]) for row in rows])
+                    assert (await running.call(401, json.dumps(body).encode())).code == 0
+                assert assigned == [[("b1", 0), ("b1", 1), ("b2", 0), ("b2", 1)], [("b1", -1), ("b2", -1)]]
+
+    run(flow)
 
 
 def test_how_topics_are_consumed(tmp_path: Path) -> None:

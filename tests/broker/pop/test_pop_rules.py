@@ -7,13 +7,15 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 from running import running_broker
 
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "pull"))
 
-from popping import ack, messages, pop
+from popping import NOTIFY, ack, messages, pop
 from pulling import run
+from waiting import until_async as until
 
 from mqfast.broker.acl.required_permissions import needs_of
 from mqfast.broker.metrics.consumer_lag import lag_of_all
@@ -108,15 +110,58 @@ def test_a_group_gets_all_messages_of_a_new_queue(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_queues_of_a_priority_topic_are_read_from_the_highest(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("is_ascending", "expected"), [(True, [3, 2, 2, 1, 0]), (False, [0, 1, 2, 2, 3])])
+def test_queues_of_a_priority_topic_are_read_from_the_highest(
+    tmp_path: Path, is_ascending: bool, expected: list[int]
+) -> None:
     async def flow() -> None:
-        async with running_broker(tmp_path) as one:
+        async with running_broker(tmp_path, priorityOrderAsc=is_ascending) as one:
             raw = one.context.topics.raw("P", 4, 6)
             one.context.topics.put({**raw, "attributes": {"message.type": "PRIORITY"}})
             for priority in (0, 2, 3, 1, 2):
-                await one.send("P", b"%d" % priority, queue_id=priority)
-            bodies = [got.body for _ in range(5) for got in messages(await pop(one, topic="P", count=1))]
-            assert bodies == [b"3", b"2", b"2", b"1", b"0"]
+                text = f"_SYS_MSG_PRIORITY_\x01{priority}\x02"
+                sent = await one.send("P", b"%d" % priority, queue_id=0, properties=text)
+                assert sent.ext_fields["queueId"] == str(priority)
+            bodies = [int(got.body) for _ in range(5) for got in messages(await pop(one, topic="P", count=1))]
+            assert bodies == expected
+            above = await one.send("P", b"9", properties="_SYS_MSG_PRIORITY_\x019\x02")
+            assert above.ext_fields["queueId"] == "3"
+            fifo = await one.send("P", b"f", properties="_SYS_MSG_PRIORITY_\x012\x02__SHARDINGKEY\x01k\x02")
+            assert fifo.ext_fields["queueId"] == "0"
+            assert "_SYS_MSG_PRIORITY_" not in one.context.engine.unit_at("P", 0, 1).record.properties
+
+    run(flow())
+
+
+@pytest.mark.parametrize(("percent", "is_first"), [(0, False), (100, True)])
+def test_retries_of_a_priority_topic_come_last_or_first(tmp_path: Path, percent: int, is_first: bool) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, popFromRetryProbabilityForPriority=percent) as one:
+            raw = one.context.topics.raw("P", 2, 6)
+            one.context.topics.put({**raw, "attributes": {"message.type": "PRIORITY"}})
+            await one.send("P", b"again")
+            assert len(messages(await pop(one, topic="P", invisibleTime=1))) == 1
+            await until(lambda: one.context.store.max_offset("%RETRY%g_P", 0) == 1)
+            await one.send("P", b"new")
+            bodies = [got.body for got in messages(await pop(one, topic="P"))]
+            assert bodies == ([b"again", b"new"] if is_first else [b"new", b"again"])
+
+    run(flow())
+
+
+def test_all_notifications_that_wait_see_a_message(tmp_path: Path) -> None:
+    """One is notified at once, and the other at the end of its time."""
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.call(17, topic="T", readQueueNums=4, writeQueueNums=4, perm=6)
+            fields = {"consumerGroup": "g", "topic": "T", "queueId": -1, "pollTime": 500, "bornTime": 0}
+            waiting = [asyncio.ensure_future(one.call(NOTIFY, **fields)) for _ in range(2)]
+            while len(one.parts.pop.service.waiters) < 2:
+                await asyncio.sleep(0.005)
+            await one.send("T", b"m")
+            answers = await asyncio.gather(*waiting)
+            assert [answer.ext_fields["hasMsg"] for answer in answers] == ["true", "true"]
 
     run(flow())
 
