@@ -1,7 +1,7 @@
 """Last step of a wheel or an sdist: the same input gives the same bytes.
 
-A wheel gets the bill of materials (PEP 770) and the licences of the bundled libraries, and is packed again, small: with
-zopfli where the package zopfli is installed, else with zlib. Entries are sorted, and have one time
+To a wheel are added the bill of materials (PEP 770) and the licences of the bundled libraries; then follows another
+packing, by zopfli where the package zopfli is installed, else by zlib. Entries are sorted, and have one time
 (``SOURCE_DATE_EPOCH``) and one owner. Run by wheels/build.sh as ``python wheels/finish.py FILE_OR_FOLDER...``.
 Must never change a module: only the folder ``.dist-info`` gets files and a new RECORD.
 """
