@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from members import ask, send, until
+from admin_cluster import address_of, filled
+from members import ask, until
 from running import BrokerProcess
 
 from mqfast.cli.exit_codes import ExitCode
@@ -21,14 +22,14 @@ from mqfast.remoting.codes import RequestCode
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("cli")) as one:
-        yield one
+    with BrokerProcess(tmp_path_factory.mktemp("cli")) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
 def admin(cluster: BrokerProcess) -> Iterator[AdminClient]:
-    with AdminClient(cluster.namesrv) as one:
-        yield one
+    with AdminClient(cluster.namesrv) as client:
+        yield client
 
 
 @pytest.fixture(autouse=True)
@@ -46,20 +47,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
     return call
 
 
+MARKS = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": "CD" * 16}
+
+
 def rows(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
-
-
-def address_of(admin: AdminClient) -> str:
-    (brokers,) = admin.clusters().values()
-    (addresses,) = brokers.values()
-    return addresses[0]
-
-
-def filled(admin: AdminClient, topic: str, count: int) -> None:
-    admin.create_topic(topic, queues=1)
-    send(address_of(admin), topic, *(b"%d" % n for n in range(count)), KEYS="k", TAGS="t", UNIQ_KEY="CD" * 16)
-    until(lambda: sum(one.max_offset for one in admin.topic_stats(topic).values()) == count, "the messages")
 
 
 def test_cluster_and_topics(run: Any, admin: AdminClient, cluster: BrokerProcess) -> None:
@@ -83,7 +75,7 @@ def test_cluster_and_topics(run: Any, admin: AdminClient, cluster: BrokerProcess
 
 
 def test_lag_and_reset(run: Any, admin: AdminClient) -> None:
-    filled(admin, "cli-lag", 9)
+    filled(admin, "cli-lag", 9, **MARKS)
     admin.create_group("cli-crew")
     assert {"group": "cli-crew"} in rows(run("groups", "--json")[1])
     code, text, said = run("reset", "cli-crew", "cli-lag", "--to-latest", "--json")
@@ -105,7 +97,7 @@ def test_lag_and_reset(run: Any, admin: AdminClient) -> None:
 
 
 def test_messages(run: Any, admin: AdminClient) -> None:
-    filled(admin, "cli-read", 5)
+    filled(admin, "cli-read", 5, **MARKS)
     until(lambda: len(admin.find("cli-read", key="k")) == 5, "the index")
     code, text, _ = run("find", "cli-read", "--key", "k", "--json")
     assert (code, [row["queueOffset"] for row in rows(text)]) == (ExitCode.OK, [0, 1, 2, 3, 4])
@@ -120,7 +112,7 @@ def test_messages(run: Any, admin: AdminClient) -> None:
 
 
 def test_dead_letters(run: Any, admin: AdminClient) -> None:
-    filled(admin, "cli-dead", 1)
+    filled(admin, "cli-dead", 1, **MARKS)
     admin.create_group("cli-grave")
     (message,) = admin.browse("cli-dead")
     ask(
@@ -152,7 +144,7 @@ def test_settings_of_a_broker(run: Any, admin: AdminClient) -> None:
 
 
 def test_errors_are_one_line_and_a_code(run: Any, admin: AdminClient) -> None:
-    filled(admin, "cli-known", 1)
+    filled(admin, "cli-known", 1, **MARKS)
     for arguments, code, text in (
         (("topic", "stats", "cli-knwon"), ExitCode.NOTHING_FOUND, "nearest name is 'cli-known'"),
         (("lag", "nobody"), ExitCode.NOTHING_FOUND, "group: expected"),
@@ -161,7 +153,7 @@ def test_errors_are_one_line_and_a_code(run: Any, admin: AdminClient) -> None:
         (("browse", "cli-known", "--max", "0"), ExitCode.USAGE, "--max: expected at least 1"),
         (("broker", "config", "cli-none"), ExitCode.NOTHING_FOUND, "broker: expected one of"),
     ):
-        found, out, said = run(*arguments)
-        assert (found, out) == (code, ""), arguments
+        ended, out, said = run(*arguments)
+        assert (ended, out) == (code, ""), arguments
         assert text in said
         assert said.count("\n") == 1

@@ -169,6 +169,22 @@ public class Dashboard {
         ask("cleanExpiredConsumerQueue", () -> admin.cleanExpiredConsumerQueue(CLUSTER) ? "" : null);
         ask("cleanUnusedTopic", () -> admin.cleanUnusedTopic(CLUSTER) ? "" : null);
 
+        ask("cleanExpiredConsumerQueueByAddr", () -> admin.cleanExpiredConsumerQueueByAddr(address) ? "" : null);
+        ask("cleanUnusedTopicByAddr", () -> admin.cleanUnusedTopicByAddr(address) ? "" : null);
+        change("createTopic", () -> admin.createTopic("brk", "DashMade", 2, null));
+        change("resetOffsetNew", () -> admin.resetOffsetNew(OTHER, TOPIC, now - 3600000));
+        Properties names = new Properties();
+        names.setProperty("deleteTopicWithBrokerRegistration", "false");
+        change("updateNameServerConfig", () -> admin.updateNameServerConfig(names, null));
+        change("putKVConfig", () -> admin.putKVConfig("dash", "k", "v"));
+        ask("getColdDataFlowCtrInfo", () -> admin.getColdDataFlowCtrInfo(address));
+        Properties cold = new Properties();
+        cold.setProperty(OTHER, "100");
+        change("updateColdDataFlowCtrGroupConfig", () -> admin.updateColdDataFlowCtrGroupConfig(address, cold));
+        change("removeColdDataFlowCtrGroupConfig", () -> admin.removeColdDataFlowCtrGroupConfig(address, OTHER));
+        ask("setCommitLogReadAheadMode", () -> admin.setCommitLogReadAheadMode(address, "0"));
+        ask("getClusterList", () -> admin.getClusterList(TOPIC));
+
         // users and rules
         change("createUser", () -> admin.createUser(address, "ann", "ann-secret", "Normal"));
         ask("getUser", () -> admin.getUser(address, "ann").getUsername());

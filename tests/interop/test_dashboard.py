@@ -1,6 +1,7 @@
 """The calls that RocketMQ's dashboard and exporter make, by the stock admin API 5.5.0: each finds what it asks for.
 
-Neither program is on Maven Central; the calls are those of their sources (dashboard 770822b, exporter e1ab2dd).
+Neither program is on Maven Central; the calls are those of their sources (dashboard 770822b, exporter e1ab2dd). Left
+out is exportPopRecords, which no page calls, of stores in RocksDB.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ pytestmark = [*NEEDS_JAVA, pytest.mark.slow]
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    found = Machine(NEWEST, tmp_path, HERE / "Flow.java")
-    yield found
-    found.end_all()
+    java = Machine(NEWEST, tmp_path, HERE / "Flow.java")
+    yield java
+    java.end_all()
 
 
 def test_every_call_of_the_dashboard_and_the_exporter(machine: Machine, tmp_path: Path) -> None:
@@ -37,4 +38,4 @@ def test_every_call_of_the_dashboard_and_the_exporter(machine: Machine, tmp_path
     *lines, last = out.splitlines()
     assert last == "done", out
     assert [line for line in lines if not line.endswith(" ok")] == []
-    assert len(lines) > 60
+    assert len(lines) > 75

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +180,11 @@ def password(arguments: argparse.Namespace) -> str | None:
     return os.environ.get(_PASSWORD_VARIABLE)
 
 
+def _named(rows: Iterable[Mapping[str, Any]], field: str, name: str) -> Mapping[str, Any]:
+    """Return the row of a name; an empty row for a missing name."""
+    return next((row for row in rows if row.get(field) == name), {})
+
+
 # --- users ---
 
 
@@ -212,9 +217,7 @@ def _set_user(
     status = getattr(arguments, "status", None)
     rows = []
     for broker in masters(admin, arguments):
-        before: Mapping[str, Any] = next(
-            (user for user in admin.users(broker, arguments.name) if user.get("username") == arguments.name), {}
-        )
+        before = _named(admin.users(broker, arguments.name), "username", arguments.name)
         after = (arguments.user_type or before.get("userType", "Normal"), status or before.get("userStatus", "enable"))
         told = "new" if secret else "same"
         rows.append((broker, arguments.name, before.get("userType", "-"), before.get("userStatus", "-"), *after, told))
@@ -278,7 +281,7 @@ def rule_set(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> 
 
 
 def rule_delete(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
-    """Delete rules at each master, or show them."""
+    """Delete rules at each master, or show the rules."""
     code = print_table(out, _RULE_HEADS, _rule_rows(admin, arguments, arguments.subject, arguments.resource or ""))
     if arguments.yes:
         for broker in masters(admin, arguments):
@@ -323,10 +326,7 @@ def account_set(admin: AdminClient, arguments: argparse.Namespace, out: Output) 
     if secret:
         changes["secretKey"] = secret
     for broker in masters(admin, arguments):
-        known = admin.accounts(broker).get("plainAccessConfigs") or ()
-        before: Mapping[str, Any] = next(
-            (account for account in known if account.get("accessKey") == arguments.name), {}
-        )
+        before = _named(admin.accounts(broker).get("plainAccessConfigs") or (), "accessKey", arguments.name)
         rows = [
             (broker, name, before.get(name, "-"), "(new)" if name == "secretKey" else value)
             for name, value in changes.items()

@@ -7,10 +7,10 @@ import contextlib
 import inspect
 import os
 import threading
-from collections.abc import Iterator
 
 import pytest
-from members import ask, send, until
+from admin_cluster import address_of, filled
+from members import ask
 from running import BrokerProcess
 
 from mqfast.client.admin.admin_client import AdminClient
@@ -20,31 +20,13 @@ from mqfast.errors import ClientClosed, MqfastError
 from mqfast.remoting.codes import RequestCode
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("faces")) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: BrokerProcess) -> Iterator[AdminClient]:
-    with AdminClient(cluster.namesrv) as one:
-        yield one
-
-
-def address_of(admin: AdminClient) -> str:
-    (brokers,) = admin.clusters().values()
-    (addresses,) = brokers.values()
-    return addresses[0]
-
-
 def test_a_closed_client_says_so(cluster: BrokerProcess) -> None:
-    one = AdminClient(cluster.namesrv)
-    assert one.clusters()
-    one.close()
-    one.close()
+    client = AdminClient(cluster.namesrv)
+    assert client.clusters()
+    client.close()
+    client.close()
     with pytest.raises(ClientClosed):
-        one.clusters()
+        client.clusters()
 
     async def flow() -> None:
         async with AsyncAdminClient(cluster.namesrv) as other:
@@ -59,8 +41,8 @@ def test_a_closed_client_says_so(cluster: BrokerProcess) -> None:
 def test_the_asyncio_face_starts_no_thread(cluster: BrokerProcess) -> None:
     async def flow() -> None:
         before = threading.active_count()
-        async with AsyncAdminClient(cluster.namesrv) as one:
-            await asyncio.gather(*(one.clusters() for _ in range(8)))
+        async with AsyncAdminClient(cluster.namesrv) as client:
+            await asyncio.gather(*(client.clusters() for _ in range(8)))
             assert threading.active_count() == before
 
     asyncio.run(flow())
@@ -77,10 +59,10 @@ def test_threads_share_an_admin_client(admin: AdminClient) -> None:
             wrong.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(60)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
     assert not wrong
 
 
@@ -104,22 +86,20 @@ def test_fork_child_of_an_admin_client_starts_again(admin: AdminClient) -> None:
 
 def test_both_faces_have_the_same_calls_with_docs_and_signatures() -> None:
     calls = [name for name in dir(AdminClient) if not name.startswith("_") and name not in ("close", "after_fork")]
-    found = {name: inspect.getattr_static(AdminClient, name) for name in calls}
-    assert {type(one) for one in found.values()} == {call, paged}
-    assert {"clusters", "create_topic", "lag", "reset_offset", "browse", "resend", "trace"} <= found.keys()
-    for name, one in found.items():
+    faces = {name: inspect.getattr_static(AdminClient, name) for name in calls}
+    assert {type(face) for face in faces.values()} == {call, paged}
+    assert {"clusters", "create_topic", "lag", "reset_offset", "browse", "resend", "trace"} <= faces.keys()
+    for name, face in faces.items():
         sync, other = getattr(AdminClient, name), getattr(AsyncAdminClient, name)
         assert sync.__doc__
         assert list(inspect.signature(sync).parameters) == list(inspect.signature(other).parameters)
-        assert inspect.iscoroutinefunction(other) == isinstance(one, call), name
+        assert inspect.iscoroutinefunction(other) == isinstance(face, call), name
         assert not inspect.iscoroutinefunction(sync)
         assert "Steps" not in str(inspect.signature(sync).return_annotation), name
 
 
 def test_a_browse_that_stops_says_that_there_is_more(admin: AdminClient, caplog: pytest.LogCaptureFixture) -> None:
-    admin.create_topic("stops", queues=2)
-    send(address_of(admin), "stops", *(b"%d" % n for n in range(5)))
-    until(lambda: sum(one.max_offset for one in admin.topic_stats("stops").values()) == 5, "the messages")
+    filled(admin, "stops", 5, queues=2)
     assert len(list(admin.browse("stops", max_count=5))) == 5
     assert "there may be more" not in caplog.text
     assert len(list(admin.browse("stops", max_count=4))) == 4

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
+from admin_cluster import address_of, filled
 from members import ask, send, until
 from running import BrokerProcess
 
@@ -14,37 +13,13 @@ from mqfast.errors import ConfigError, UnknownName
 from mqfast.remoting.codes import RequestCode
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("tables")) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: BrokerProcess) -> Iterator[AdminClient]:
-    with AdminClient(cluster.namesrv) as client:
-        yield client
-
-
-def address_of(admin: AdminClient) -> str:
-    (brokers,) = admin.clusters().values()
-    (addresses,) = brokers.values()
-    return addresses[0]
-
-
 def queue_of(admin: AdminClient, topic: str, queue_id: int = 0) -> MessageQueue:
     (broker,) = admin.topic_config(topic)
     return MessageQueue(topic, broker, queue_id)
 
 
-def filled(admin: AdminClient, topic: str, count: int) -> None:
-    admin.create_topic(topic, queues=2)
-    send(address_of(admin), topic, *(b"%d" % n for n in range(count)), UNIQ_KEY="AB" * 16)
-    until(lambda: sum(stats.max_offset for stats in admin.topic_stats(topic).values()) == count, "the messages")
-
-
 def test_tables_of_a_broker(admin: AdminClient) -> None:
-    filled(admin, "tab", 6)
+    filled(admin, "tab", 6, queues=2, UNIQ_KEY="AB" * 16)
     admin.create_group("tab-crew", broker=address_of(admin))
     admin.set_offsets("tab-crew", {queue_of(admin, "tab"): 2}, dry_run=False)
     broker = address_of(admin)
@@ -63,7 +38,7 @@ def test_tables_of_a_broker(admin: AdminClient) -> None:
 
 
 def test_offsets_of_single_queues(admin: AdminClient) -> None:
-    filled(admin, "tab-offsets", 5)
+    filled(admin, "tab-offsets", 5, queues=2, UNIQ_KEY="AB" * 16)
     admin.create_group("tab-mover")
     queue = queue_of(admin, "tab-offsets")
     other = queue_of(admin, "tab-offsets", 1)
@@ -78,14 +53,14 @@ def test_offsets_of_single_queues(admin: AdminClient) -> None:
 
 
 def test_single_messages(admin: AdminClient) -> None:
-    filled(admin, "tab-one", 3)
+    filled(admin, "tab-one", 3, queues=2, UNIQ_KEY="AB" * 16)
     message = admin.message_at(queue_of(admin, "tab-one"), 1)
     assert message is not None
     assert message.body == b"1"
     assert admin.message_at(queue_of(admin, "tab-one"), 3) is None
-    found = admin.find_by_place(message.offset_msg_id)
-    assert found is not None
-    assert found.body == b"1"
+    same = admin.find_by_place(message.offset_msg_id)
+    assert same is not None
+    assert same.body == b"1"
     assert admin.find_by_place("nothing") is None
     with pytest.raises(UnknownName, match="queue: broker"):
         admin.message_at(MessageQueue("tab-one", "nobody", 0), 0)
@@ -119,15 +94,15 @@ def test_the_life_of_a_dead_letter(cluster: BrokerProcess, admin: AdminClient) -
     )  # fmt: skip
     admin.set_offsets("tab-doomed", {message.queue: 1}, dry_run=False)
     until(lambda: admin.life(unique, "tab-life").events[-2].kind == "dead letter", "the letter")
-    for found in (admin.life(unique, "tab-life"), admin.life(unique), admin.life(message.offset_msg_id)):
-        assert found is not None
-        assert (found.msg_id, found.topic) == (unique, "tab-life")
-        assert [event.kind for event in found.events] == ["born", "put", "dead letter", "passed"]
-        _, put, dead, passed = found.events
+    for life in (admin.life(unique, "tab-life"), admin.life(unique), admin.life(message.offset_msg_id)):
+        assert life is not None
+        assert (life.msg_id, life.topic) == (unique, "tab-life")
+        assert [event.kind for event in life.events] == ["born", "put", "dead letter", "passed"]
+        _, put, dead, passed = life.events
         assert put.place is not None
         assert (put.time_ms, put.place.queue_offset) == (message.store_timestamp, 0)
         assert "a unit of the queue names the record" in put.text
         assert (dead.group, passed.group, passed.time_ms) == ("tab-doomed", "tab-doomed", None)
-        assert "no client wrote a trace" in found.unknown[0]
+        assert "no client wrote a trace" in life.unknown[0]
     assert admin.life("nothing") is None
     assert admin.life("AA" * 16, "tab-life") is None
