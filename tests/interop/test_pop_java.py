@@ -1,4 +1,4 @@
-"""POP with Java: its push consumer on our broker, and brokers in turns on a store with messages in flight."""
+"""POP with Java: the push consumer of Java on our broker, and brokers in turns on a store with messages in flight."""
 
 from __future__ import annotations
 
@@ -110,9 +110,14 @@ class Turns:
         return messages(answer, broker="brk")
 
     def pop_all(self, invisible_ms: int) -> list[Popped]:
+        """Return the visible messages; messages that come again end the loop, since endless pops make dead letters."""
         got: list[Popped] = []
+        seen: set[bytes] = set()
         while more := self.pop(invisible_ms):
             got += more
+            if seen >= {popped.body for popped in more}:
+                break
+            seen |= {popped.body for popped in more}
         return got
 
     def ack(self, popped: Popped) -> None:
@@ -143,8 +148,8 @@ def test_our_simple_consumer_on_a_java_broker_and_on_ours(setup: Setup, is_java:
             return len(got) == len(bodies)
 
         until(is_received, "all messages")
-        *most, single, given_back = got.values()
-        consumer.ack(most)
+        *others, single, given_back = got.values()
+        consumer.ack(others)
         consumer.ack(single)
         consumer.change_invisible_time(given_back, 1)
         again: list[Delivery] = []
@@ -159,7 +164,7 @@ def test_our_simple_consumer_on_a_java_broker_and_on_ours(setup: Setup, is_java:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 def test_brokers_take_turns_with_messages_in_flight(setup: Setup, how: int) -> None:
-    """In each round the next broker redelivers what the one before it left without an ack, and nothing is lost."""
+    """In each round a broker redelivers the messages that the last broker left without an ack; no message is lost."""
     turns = Turns(setup)
     turns.start(is_java=True)
     acked: Counter[bytes] = Counter()
