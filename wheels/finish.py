@@ -1,8 +1,8 @@
 """Last step of a wheel or an sdist: the same input gives the same bytes.
 
 To a wheel are added the bill of materials (PEP 770) and the licences of the bundled libraries; then follows another
-packing, by zopfli where the package zopfli is installed, else by zlib. Entries are sorted, and have one time
-(``SOURCE_DATE_EPOCH``) and one owner. Run by wheels/build.sh as ``python wheels/finish.py FILE_OR_FOLDER...``.
+packing, by zopfli where the package zopfli is installed, else by zlib. Entries are sorted, with the same time
+(``SOURCE_DATE_EPOCH``) and owner. Run by wheels/build.sh as ``python wheels/finish.py FILE_OR_FOLDER...``.
 Must never change a module: only the folder ``.dist-info`` gets files and a new RECORD.
 """
 
@@ -64,7 +64,7 @@ def compiled_in(files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 
 def licences(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the licences of the bundled libraries, by their paths in ``.dist-info``. Ends the program without one."""
+    """Return the licences of the bundled libraries, by their paths in ``.dist-info``. Ends the program without a text."""
     texts = {}
     for name in sorted(files):
         match = re.match(r"mqfast\.(?:libs|dylibs)/lib([a-z]+\d?)", name) or re.match(
@@ -180,7 +180,7 @@ def finish(path: Path, created: int) -> None:
 
 
 def finish_sdist(path: Path, created: int) -> None:
-    """Pack an sdist again, in the place of the given one: sorted, with one time and one owner."""
+    """Pack an sdist again, in its place: sorted, with equal times and owners."""
     packed = io.BytesIO()
     with tarfile.open(path) as given, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as made:
         for member in sorted(given.getmembers(), key=lambda member: member.name):
