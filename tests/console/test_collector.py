@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from console_cluster import commit, many
-from members import send
+from members import member, send
 from running import BrokerProcess
 
 from mqfast.console.ages import UnreadAges
@@ -22,6 +22,7 @@ from mqfast.console.fetch_static import fetch, missing
 from mqfast.console.history import SLOTS, History
 from mqfast.console.members import Members
 from mqfast.console.state import ClusterState, GroupState, Unknown
+from mqfast.remoting.codes import RequestCode
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,30 @@ def test_both_forms_of_queues_as_keys_are_read(body: bytes, monkeypatch: pytest.
     places: dict[str, list[QueuePlace]] = {}
     list(read_places(body, places))
     assert places == {"g": [QueuePlace("t", "b", 3, 9, 4, 1)]}
+
+
+def test_a_silent_member_delays_one_page_and_is_not_asked_again_for_a_while(cluster: BrokerProcess) -> None:
+    many(cluster.broker, 40)
+
+    async def run() -> tuple[list[Any], int]:
+        async with (
+            BrokerWideClient(cluster.namesrv, timeout_s=30) as admin,
+            member(cluster.namesrv, "group-3", "topic-3") as silent,
+        ):
+            silent.is_silent = True
+            members = Members(admin)
+            collector = Collector(admin, members)
+            await collector.collect()
+            group = collector.state.groups["group-3"]
+            await collector.ask_members(collector.state, group)
+            answers = [await members.of(group) for _ in range(4)]
+            asked = sum(code == RequestCode.GET_CONSUMER_RUNNING_INFO for code, _, _ in silent.asked)
+            return answers, asked
+
+    answers, asked = asyncio.run(run())
+    assert asked == 1
+    causes = {row.queues.cause for rows in answers for row in rows}
+    assert causes == {"the member did not answer in 2 s"}
 
 
 def test_a_large_answer_is_read_in_small_steps() -> None:

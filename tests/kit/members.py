@@ -1,6 +1,6 @@
-"""A consumer as far as brokers and administrators know one, and messages as a producer sends them: for tests of both.
+"""A consumer as far as brokers and administrators know consumers, and messages as a producer sends messages.
 
-Room: tests. The member pulls nothing: it is there, and notes what brokers ask of it.
+Room: tests. The member pulls nothing, and notes the requests of brokers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Member", "ask", "member", "send", "until"]
 
 
 def ask(address: str, code: int, body: bytes = b"", **fields: Any) -> RemotingCommand:
-    """One request, over a connection of its own."""
+    """Send a request over a new connection."""
 
     async def run() -> RemotingCommand:
         client = RemotingClient()
@@ -39,7 +39,7 @@ def ask(address: str, code: int, body: bytes = b"", **fields: Any) -> RemotingCo
 
 
 def send(address: str, topic: str, *bodies: bytes, queue_id: int = 0, **properties: str) -> list[str]:
-    """Messages by 310, one after the other. Returns: their offset ids."""
+    """Send messages by 310 in turn. Returns: the offset ids."""
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
     ids = []
     for body in bodies:
@@ -53,13 +53,16 @@ def send(address: str, topic: str, *bodies: bytes, queue_id: int = 0, **properti
 
 
 class Member:
-    """One member of a group that subscribes to one topic. Attributes: asked: (code, fields, body) of brokers."""
+    """A member of a group that subscribes to a topic. Attributes: asked: (code, fields, body) of brokers;
+    is_silent: no request is answered.
+    """
 
     def __init__(self, group: str, topic: str) -> None:
         self.group = group
         self.topic = topic
         self.client_id = ""
         self.asked: list[tuple[int, dict[str, Any], bytes]] = []
+        self.is_silent = False
 
     def heartbeat(self) -> dict[str, Any]:
         subscription = {
@@ -75,8 +78,10 @@ class Member:
         return (self.topic,)
 
     async def answer(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """What a broker asks is noted; 307 and 309 get an answer."""
+        """Note the request of a broker; 307 and 309 get an answer."""
         self.asked.append((request.code, dict(request.ext_fields), bytes(request.body or b"")))
+        if self.is_silent:
+            return None
         if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             subscription = encode_body(self.heartbeat()["subscriptionDataSet"][0]).decode()
             queue = f'{{"brokerName":"broker-x","queueId":0,"topic":"{self.topic}"}}'
@@ -97,20 +102,20 @@ class Member:
 
 @contextlib.asynccontextmanager
 async def member(namesrv: str, group: str, topic: str) -> AsyncIterator[Member]:
-    """A member that the topic's brokers know."""
+    """A member that the brokers of the topic know."""
     settings = InstanceSettings(parse_addresses(namesrv), instance_name=f"member-{group}")
     instance = ClientInstance.shared(settings, asyncio.get_running_loop())
     await instance.acquire()
-    one = Member(group, topic)
-    one.client_id = instance.client_id
+    known = Member(group, topic)
+    known.client_id = instance.client_id
     for code in (220, 307, 309):
-        instance.serve(code, group, one.answer)
+        instance.serve(code, group, known.answer)
     try:
-        instance.add_consumer(group, one)
+        instance.add_consumer(group, known)
         route = await instance.driver.run(instance.route(topic, timeout_s=10))
         await instance.heartbeat()
         assert all(instance.is_registered_at(place.addresses[0]) for place in route.brokers.values())
-        yield one
-        await instance.remove_consumer(group, one)
+        yield known
+        await instance.remove_consumer(group, known)
     finally:
         await instance.release()

@@ -102,6 +102,8 @@ def _state(admin: AdminClient, address: str) -> tuple[str, ...]:
 
 def picture(admin: AdminClient, *, system: bool = False) -> dict[str, Any]:
     """Return topics, groups and settings of all masters, by cluster and broker."""
+    from mqfast.client.admin.secret_settings import is_secret
+
     topics, groups = set(admin.topics(system=system)), set(admin.groups(system=system))
     clusters: dict[str, Any] = {}
     for cluster, brokers in admin.clusters().items():
@@ -115,16 +117,10 @@ def picture(admin: AdminClient, *, system: bool = False) -> dict[str, Any]:
                 "groups": {name: _group(row) for name, row in admin.group_configs(broker).items() if name in groups},
                 "settings": {
                     name: value for name, value in config.items()
-                    if name not in _OF_ONE_BROKER and not _is_secret(name)
+                    if name not in _OF_ONE_BROKER and not is_secret(name, value)
                 },
             }  # fmt: skip
     return {"format": _FORMAT, "clusters": clusters}
-
-
-def _is_secret(name: str) -> bool:
-    return any(
-        word in name.lower() for word in ("secret", "password", "credential", "initauthenticationuser", "header")
-    )
 
 
 def _topic(row: Mapping[str, Any]) -> dict[str, Any]:

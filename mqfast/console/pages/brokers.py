@@ -6,12 +6,12 @@ Must never show the value of a setting whose name says that the value is a secre
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from mqfast.client.admin.checks import nearest
+from mqfast.client.admin.secret_settings import is_secret
 from mqfast.console.findings import DISK_MARKS
 from mqfast.console.history import SPARK_SLOTS
 from mqfast.console.page import Console, Page, command
@@ -20,12 +20,6 @@ from mqfast.console.state import BrokerState, Unknown, known
 from mqfast.errors import MqfastError, UnknownName
 
 __all__ = ["broker", "brokers", "shown_settings"]
-
-_SECRET: Final = re.compile(
-    "secret|passw|credential|access_?key|token|private|initAuthenticationUser|socksProxyConfig|ExporterHeader",
-    re.IGNORECASE,
-)
-_SECRET_VALUE: Final = re.compile(r'"(password|secretKey|token)"|\bBearer ', re.IGNORECASE)
 
 
 def _row(broker: BrokerState) -> dict[str, Any]:
@@ -48,10 +42,7 @@ def _row(broker: BrokerState) -> dict[str, Any]:
 
 def shown_settings(config: Mapping[str, str]) -> dict[str, str]:
     """Return settings, secrets hidden."""
-    return {
-        key: "(hidden)" if value and (_SECRET.search(key) or _SECRET_VALUE.search(value)) else value
-        for key, value in config.items()
-    }
+    return {name: "(hidden)" if value and is_secret(name, value) else value for name, value in config.items()}
 
 
 async def brokers(console: Console, wanted: Mapping[str, str]) -> Page:
