@@ -64,7 +64,7 @@ def compiled_in(files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 
 def licences(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the licences of the bundled libraries, by their paths in ``.dist-info``. Ends the program without a text."""
+    """Return the licences of the bundled libraries, by path in ``.dist-info``. Ends the program without a text."""
     texts = {}
     for name in sorted(files):
         match = re.match(r"mqfast\.(?:libs|dylibs)/lib([a-z]+\d?)", name) or re.match(
