@@ -45,6 +45,16 @@ _WRITER: Final = "broker/send/message_writer.py"
 _PROCESS_QUEUE: Final = "client/consumer/process_queue.py"
 _DISPATCHER: Final = "client/consumer/push/dispatcher.py"
 
+_POP: Final = "broker/pop/pop_service.py"
+_POP_READER: Final = "broker/pop/pop_reader.py"
+_POP_OFFSETS: Final = "broker/pop/pop_offsets.py"
+_IN_FLIGHT: Final = "broker/pop/in_flight.py"
+_REVIVE: Final = "broker/pop/revive_log.py"
+_ORDERS: Final = "broker/pop/order_info.py"
+_END: Final = "broker/transaction/end_transaction.py"
+_CHECK: Final = "broker/transaction/transaction_check.py"
+_TIMER: Final = "schedule/timer/service.py"
+
 _CUTS: Final = ("kill", "isolate", "cut", "etcd away")
 
 _LAST_64_KIB: Final = (
@@ -151,6 +161,43 @@ MUTANTS: Final = (
         "failed-handler-is-success", "failing_handler", _DISPATCHER, "Dispatcher.process_result",
         instead("call_in_loop", "self._ack(job.assigned, job.pq, judged.later)"), (),
     ),
+    _of("pop-ack-forgotten", "popped", _POP, "PopService._store_acks", drop("self.in_flight.settle"), ()),
+    _of(
+        "pop-message-handed-out-early", "popped", _IN_FLIGHT, "InFlight.take_due",
+        replace("<= now_ms", "<= now_ms + 2500"), (),
+    ),
+    _of("pop-message-never-comes-again", "popped", _REVIVE, "ReviveLog._store_again", condition("True"), ()),
+    _of(
+        "pop-change-forgets-the-message", "popped", _POP, "PopService.change_invisible_time",
+        drop("self.in_flight.add"), (),
+    ),
+    _of(
+        "pop-change-keeps-the-old-time", "popped", _POP, "PopService.change_invisible_time",
+        replace("self._store_acks(group, real, handle, [handle.offset])", "None"), (),
+    ),
+    _of("pop-retries-not-read", "popped", _POP_READER, "PopReader._retry_topics", result("[]"), ()),
+    _of(
+        "pop-batches-of-before-forgotten", "popped", _REVIVE, "ReviveLog._redeliver_foreign",
+        replace("not batch.is_own", "batch.is_own"), ("kill", "power"),
+    ),
+    _of(
+        "pop-progress-in-front-of-an-open-batch", "popped", _REVIVE, "ReviveLog._commit",
+        replace("(queue.open[0][0] if queue.open else queue.read)", "queue.read"), ("kill", "power"),
+    ),
+    _of("pop-offset-not-taken", "popped", _POP_OFFSETS, "PopOffsets.store", drop("self.commit"), ()),
+    _of("orderly-pop-does-not-block", "popped_in_order", _ORDERS, "OrderInfo.blocked_until", result("None", 2), ()),
+    _of("orderly-pop-acks-the-batch", "popped_in_order", _ORDERS, "OrderInfo.next_offset", condition("False"), ()),
+    _of(
+        "rolled-back-is-committed", "transactions", _END, "EndTransaction._end_transaction",
+        replace("kind == COMMIT", "True"), (),
+    ),
+    _of("commit-is-forgotten", "transactions", _END, "EndTransaction._end_transaction", drop("self._commit"), ()),
+    _of("no-check-of-a-transaction", "transactions", _CHECK, "TransactionCheck._send_check", condition("True"), ()),
+    _of(
+        "delayed-is-early", "transactions", _TIMER, "TimerService.run_once",
+        replace("self._follow_clock(now_ms)", "self._follow_clock(now_ms + 4000)"), (),
+    ),
+    _of("delayed-is-lost", "transactions", _TIMER, "TimerService._park", drop("self._append"), ()),
     _of("disk-not-waited-for", "power_cuts", _WRITER, "CommitWait.begin", condition("False", 3), ("power",)),
 )
 # fmt: on
