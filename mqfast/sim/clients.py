@@ -5,6 +5,7 @@ The objects of a scenario run their methods in the process of the client; a cras
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -90,6 +91,14 @@ class Producer(_Client):
         except MqfastError as error:
             self._world.history.note(self.process, "unsent", f"{topic} {type(error).__name__}")
             return None
+
+    async def send_unpromised(self, topic: str, body: bytes) -> None:
+        """Try to send a message that no check expects later."""
+        from mqfast.errors import MqfastError
+
+        self._world.history.attempt(topic, body)
+        with contextlib.suppress(MqfastError):
+            await self._run(self.client.send, topic, body)
 
     async def close(self) -> None:
         """Close the producer."""

@@ -90,6 +90,16 @@ class Cluster(World):
         self.invariants.start(_SAMPLE_S)
         self.faults.start()
 
+    async def slave(self, name: str = "broker-a", *, machine: str = "", **settings: Any) -> BrokerServer:
+        """Start a slave beside the broker of a name, without fail-over. Args: machine: its name."""
+        host = self.machine(machine or f"{name}-slave")
+        own = {"brokerRole": "SLAVE", "brokerId": 1, **settings}
+        slave = BrokerServer(self, host, self.disk(host.name), broker_name=name, number=0, settings=own)
+        self.servers[host.name] = slave
+        slave.start()
+        await slave.started()
+        return slave
+
     async def producer(self, group: str, **options: Any) -> Producer:
         """Start an AsyncProducer on a new machine. Args: options: of the AsyncProducer."""
         producer = Producer(self, self._client_process(group))

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.broker.replication.failover_broker import FailoverBroker
 from mqfast.broker.server import Broker
+from mqfast.ha.promotion import PromotionPlan, carry_out, plan_promotion
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.sim.etcd import PORT, EtcdModel, EtcdProtocol, SimEtcd
 from mqfast.sim.process import Machine, Process
+from mqfast.sim.threads import in_process
 from mqfast.sim.world import ProcessEnded, World
 
 if TYPE_CHECKING:
     from mqfast.sim.disk import Disk
+    from mqfast.store.base.os_api import OsApi
     from mqfast.store.message_store import MessageStore
 
 __all__ = ["BrokerServer", "EtcdServer", "NameServerServer", "Server", "brokers_of", "etcd_of", "name_servers"]
@@ -130,10 +133,14 @@ class Server:
         with contextlib.suppress(ProcessEnded):
             await self.world.finished(process, task)
         if process.is_alive:
-            self.world.end_process(process, power=False)
-            if self.disk is not None:
-                self.disk.crash(process, power=False)
-            process.system = None
+            self._end(process)
+
+    def _end(self, process: Process) -> None:
+        """End a process that has closed everything."""
+        self.world.end_process(process, power=False)
+        if self.disk is not None:
+            self.disk.crash(process, power=False)
+        process.system = None
 
 
 async def _awaited(function: Callable[[], Awaitable[object]]) -> None:
@@ -240,7 +247,40 @@ class BrokerServer(Server):
         """Return whether this broker accepts messages by the knowledge of the broker."""
         if self.machine.process is None or self._stop is None:
             return False
-        return self.failover is None or self.failover.right.is_valid()
+        if self.failover is None:
+            return self._alone is not None and not self._alone.context.config.is_slave
+        return self.failover.right.is_valid()
+
+    def promote(self) -> PromotionPlan:
+        """Promote the store of a stopped slave as ``mqfast broker --promote`` does, unless the plan refuses.
+
+        Returns: the plan. The next start is that of a master.
+        """
+        assert self.process is None, f"{self.name}: expected a stopped slave, found one that runs"
+        assert self.disk is not None
+        process = self.machine.process = Process(self.machine)
+        os_api = self.disk.begin(process).os_api
+        try:
+            return in_process(process, self._promote, os_api)  # type: ignore[no-any-return]
+        finally:
+            self._end(process)
+
+    def _promote(self, os_api: OsApi) -> PromotionPlan:
+        config = self._config()
+        store_config = config.store_config()
+        plan = plan_promotion(config.store_path, store_config, os_api=os_api)
+        if not plan.refusals:
+            carry_out(plan, store_config, os_api=os_api)
+            self.become_master()
+        return plan
+
+    def become_master(self) -> None:
+        """Let the next start be that of a master."""
+        self.settings.update(brokerRole="ASYNC_MASTER", brokerId=0)
+
+    def become_slave(self) -> None:
+        """Let the next start be that of a slave."""
+        self.settings.update(brokerRole="SLAVE", brokerId=1)
 
 
 def _etcd(world: World, *arguments: Any) -> SimEtcd:

@@ -70,7 +70,7 @@ async def long_away(c: Cluster) -> None:
 
 
 async def large_and_again(c: Cluster) -> None:
-    """Send a large message again and again, so that logs of two histories end with equal bytes."""
+    """Send a large message again and again: logs of two histories end with equal bytes."""
     await c.brokers("a", replicas=2)
     producer = await c.producer("p", compress_over_bytes=None, send_timeout_s=1.0)
     large = b"M" * (200 << 10)
@@ -101,6 +101,46 @@ async def _until_in_sync(c: Cluster) -> None:
     await c.sleep(3)
 
 
+async def promoted_by_hand(c: Cluster) -> None:
+    """Promote a slave by hand, in half of the seeds with a log of another history."""
+    await c.brokers("a", brokerRole="ASYNC_MASTER", haSendHeartbeatInterval=500)
+    master, slave = c.servers["a"], await c.slave("a", haSendHeartbeatInterval=500)
+    producer = await c.producer("p")
+    for number in range(5):
+        await producer.try_send("T", b"%d" % number)
+    await c.settled()
+    if c.rng.random() < 0.5:
+        await _ran_as_a_master(c, master, slave, producer)
+        for number in range(5):
+            await producer.try_send("T", b"acknowledged %d" % number)
+        await c.sleep(5)
+    master.kill()
+    await slave.stop()
+    if slave.promote().refusals:
+        del c.servers[slave.name]  # the operator gives this store up
+    else:
+        del c.servers[master.name]
+    await c.heal()
+    await c.settled()
+
+
+async def _ran_as_a_master(c: Cluster, master: Any, slave: Any, producer: Any) -> None:
+    """Run a slave as a master for a while; no check expects these messages."""
+    await master.stop()
+    await slave.stop()
+    slave.become_master()
+    slave.start()
+    await slave.started()
+    for number in range(20):
+        await producer.send_unpromised("T", b"of another history %d" % number)
+        await c.sleep(0.2)
+    await slave.stop()
+    slave.become_slave()
+    for server in (master, slave):
+        server.start()
+        await server.started()
+
+
 async def power_cuts(c: Cluster) -> None:
     """Send through a broker with SYNC_FLUSH whose machine loses power."""
     await c.brokers("a", flushDiskType="SYNC_FLUSH")
@@ -108,7 +148,7 @@ async def power_cuts(c: Cluster) -> None:
 
 
 async def failing_handler(c: Cluster) -> None:
-    """Consume with a handler that fails at first; each message is delivered until the handler succeeds."""
+    """Consume with a handler with failures at first; a message is delivered until the handler succeeds."""
     await c.brokers("a", messageDelayLevel=" ".join(["1s"] * 18))
     producer = await c.producer("p")
     failed: set[bytes] = set()
@@ -162,7 +202,7 @@ async def pulled(c: Cluster) -> None:
 
 
 async def popped(c: Cluster) -> None:
-    """Receive by POP with two consumers, which ack, forget, prolong and hand back messages."""
+    """Receive by POP with two consumers: ack, forget and prolong messages."""
     await _pop_load(c, await _popping(c, "SYNC_FLUSH"))
 
 
@@ -191,7 +231,7 @@ async def _pop_load(c: Cluster, consumers: list[SimpleConsumer]) -> None:
 
 
 async def _work(c: Cluster, consumer: SimpleConsumer) -> None:
-    """Receive messages, and do one of the things that consumers do with messages."""
+    """Receive messages, and ack, prolong or forget each."""
     messages = await consumer.receive(8, invisible_s=c.rng.choice((3, 10, 30)), timeout_s=c.rng.choice((0.0, 0.5)))
     for message in messages:
         choice = c.rng.random()
@@ -205,7 +245,7 @@ async def _work(c: Cluster, consumer: SimpleConsumer) -> None:
 
 
 async def _all_acked(c: Cluster, consumers: list[SimpleConsumer], within_s: float = 150.0) -> None:
-    """Ack everything that comes: each promised message comes until the group has acked it."""
+    """Ack all messages: a promised message comes until an ack of the group."""
     until_s = c.now_s + (60.0 if c.history.has_clock_jumped else within_s)
     while c.now_s < until_s:
         for consumer in consumers:

@@ -55,6 +55,8 @@ _END: Final = "broker/transaction/end_transaction.py"
 _CHECK: Final = "broker/transaction/transaction_check.py"
 _TIMER: Final = "schedule/timer/service.py"
 
+_PROMOTION: Final = "ha/promotion.py"
+
 _CUTS: Final = ("kill", "isolate", "cut", "etcd away")
 
 _LAST_64_KIB: Final = (
@@ -198,6 +200,10 @@ MUTANTS: Final = (
         replace("self._follow_clock(now_ms)", "self._follow_clock(now_ms + 4000)"), (),
     ),
     _of("delayed-is-lost", "transactions", _TIMER, "TimerService._park", drop("self._append"), ()),
+    _of(
+        "promoted-though-diverged", "promoted_by_hand", _PROMOTION, "_checked",
+        replace("mark is not None", "False"), (),
+    ),
     _of("disk-not-waited-for", "power_cuts", _WRITER, "CommitWait.begin", condition("False", 3), ("power",)),
 )
 # fmt: on

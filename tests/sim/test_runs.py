@@ -96,6 +96,12 @@ def test_promises_hold_with_faults(name: str) -> None:
         assert outcome.failure is None, str(outcome.failure)
 
 
+def test_a_promotion_by_hand_loses_nothing() -> None:
+    for seed in range(100 if _WHOLE else 4):
+        outcome = run_seed(scenarios.promoted_by_hand, seed, plan=())
+        assert outcome.failure is None, str(outcome.failure)
+
+
 @pytest.mark.parametrize("kind", ["etcd lost", "etcd backup"])
 def test_promises_hold_when_etcd_loses_data(kind: str) -> None:
     for seed in range(100 if _WHOLE else 2):
@@ -119,7 +125,7 @@ def test_each_mutant_applies(mutant: Any) -> None:
         compile(texts[part.file], part.file, "exec")
 
 
-@pytest.mark.parametrize("name", ["etcd-without-its-record-believed", "failed-handler-is-success"])
+@pytest.mark.parametrize("name", ["etcd-without-its-record-believed", "pop-ack-forgotten", "promoted-though-diverged"])
 def test_a_mutant_is_found(name: str) -> None:
     finder = Path(__file__).with_name("finder.py")
     command = [sys.executable, str(finder), name, "--seeds", "10"]
