@@ -32,6 +32,8 @@ ALLOWED = {
     "csrc/crc32_consts.py": "a generator that is run by hand",
     "mqfast/remoting/tls.py": "certificates and keys, which are no store files",
     "mqfast/util/atomic_file.py": "files of settings, accounts and rules of servers, which are no store files",
+    "mqfast/__init__.py": "whether compiled modules are there, at import",
+    "mqfast/pure/form.py": "which form of a module is there, at import",
     "mqfast/remoting/settings_change.py": "files of settings, which are no store files",
 }
 # Programs and clients: their own files (results, exports, settings, rules of access, offsets of broadcasting consumers,
