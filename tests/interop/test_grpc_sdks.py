@@ -17,6 +17,7 @@ import pytest
 from certificates import Authority
 from document_boxes import boxes
 from grpc_sdk_homes import java_jar, node_with_sdk, python_with_sdk
+from sampling import WHOLE
 from sdk_cache import UNREACHABLE, sdk_home
 
 from mqfast.client import Credentials
@@ -101,17 +102,20 @@ def rust_program() -> Path:
     return home / "debug" / "rocketmq-flows"
 
 
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize(("version", "way"), [("5.2.0", ""), ("5.2.0", SIGNED), ("5.2.0", TLS), ("5.0.0", TLS)])
 def test_java(flows: list[str], version: str) -> None:
     run(["java", "-cp", str(java_jar(version)), str(HERE / "GrpcSdk.java"), *flows])
 
 
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize(("version", "way"), [("5.1.2", ""), ("5.1.2", SIGNED), ("5.1.2", TLS), ("5.0.1", "")])
 def test_python(flows: list[str], version: str, tmp_path: Path) -> None:
     trusted = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(tmp_path / "ca" / "ca.pem")} if TLS in flows else {}
     run([python_with_sdk(version), str(HERE / "grpc_sdk.py"), *flows], **trusted)
 
 
+@pytest.mark.skipif(not WHOLE, reason="make interop")
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")
 @pytest.mark.parametrize("way", ["", SIGNED, TLS])
 def test_node(flows: list[str], tmp_path: Path) -> None:
@@ -119,6 +123,7 @@ def test_node(flows: list[str], tmp_path: Path) -> None:
     run(["node", str(HERE / "grpc_sdk.js"), *flows], node_with_sdk("1.0.8"), **trusted)
 
 
+@pytest.mark.skipif(not WHOLE, reason="make interop")
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="no cargo")
 @pytest.mark.parametrize("way", ["", SIGNED, TLS])
 def test_rust(flows: list[str], tmp_path: Path) -> None:
