@@ -103,6 +103,8 @@ class Pop:
         """Return whether the other delivery of the message came while this one, an earlier one, hides the message."""
         if self.is_orderly and self.is_given_back:  # the batch comes again as a whole, if a message of it has no ack
             return False
+        if other.is_orderly and other.is_given_back and other.got_s <= self.got_s:
+            return False
         can_be_before = self.got_s >= other.visible_s - POP_MARGIN_S
         return other.got_s < self.hidden_until_s - POP_MARGIN_S and not can_be_before
 
