@@ -45,6 +45,7 @@ SIZES = {
 # 5.5 opens a RocksDB in every store, empty while no setting asks for it; its log names the machine.
 LEFT_OUT = ("rocksdbstore",)
 STEP_S = 120  # no step of a case takes longer
+START_S = 300  # a server that runs gets so long to listen: a JVM starts slowly on a busy machine
 EVER = 2**63 - 1
 
 
@@ -109,8 +110,8 @@ class Machine:
         """Start the name server and wait until it listens."""
         conf = self.work / "namesrv.properties"
         conf.write_text(f"listenPort={self.namesrv.rpartition(':')[2]}\nbindAddress=127.0.0.1\n")
-        self.java("-c", str(conf), main="org.apache.rocketmq.namesrv.NamesrvStartup")
-        wait_for(lambda: listens(self.namesrv), "the name server")
+        process = self.java("-c", str(conf), main="org.apache.rocketmq.namesrv.NamesrvStartup")
+        self._wait_until_it_listens(process, self.namesrv, "the name server")
 
     def start_broker(self, store: Path, settings: dict[str, Any], port: int) -> subprocess.Popen[str]:
         """Start a broker and wait until it listens."""
@@ -132,8 +133,19 @@ class Machine:
         conf = self.work / f"{store.name}.properties"
         conf.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         broker = self.java("-c", str(conf), main="org.apache.rocketmq.broker.BrokerStartup")
-        wait_for(lambda: listens(f"127.0.0.1:{port}"), "the broker")
+        self._wait_until_it_listens(broker, f"127.0.0.1:{port}", "the broker")
         return broker
+
+    def _wait_until_it_listens(self, process: subprocess.Popen[str], address: str, what: str) -> None:
+        """Wait as long as the process runs. Raises: SystemExit with its log where the process has ended."""
+        end = time.monotonic() + START_S
+        while not listens(address):
+            if process.poll() is not None:
+                logs = "\n".join(path.read_text()[-2000:] for path in self.work.glob("*Startup*.log"))
+                raise SystemExit(f"{what} ended with {process.returncode} before it listened at {address}:\n{logs}")
+            if time.monotonic() > end:
+                raise SystemExit(f"{what} does not listen at {address} after {START_S} s")
+            time.sleep(0.2)
 
     def client(self, port: int, *action: str) -> subprocess.Popen[str]:
         """Start the client with an action of Client.java."""
