@@ -25,7 +25,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard mqfast/sim/*.c csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c bench/client/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test test-quick sweeps debug test-debug interop ha bench-ha crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client bench-pop bench-grpc test-reactors sim sim-mutants pictures wheel release clean \
+.PHONY: demo demo-spark test test-quick sweeps debug test-debug interop ha bench-ha crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client bench-pop bench-grpc test-reactors test-pure sim sim-mutants pictures wheel release clean \
 	distclean build help
 
 help:
@@ -60,6 +60,7 @@ help:
 	@echo "make bench-client   our client beside a lean C sender and the Java and Go clients, rows C1 to C15 in one table"
 	@echo "make bench-pop, bench-grpc   redelivery of POP on time; calls of gRPC beside RocketMQ's local proxy"
 	@echo "make test-reactors   the tests of broker, remoting and client flows with serverSelectorThreads=2"
+	@echo "make test-pure   the suites of client and protocol without compiled code, against compiled brokers"
 	@echo "make sim     SIM_SEEDS lives of simulated clusters with faults; sim-mutants breaks lines, which the seeds must find"
 	@echo "make pictures   the console in a browser, and its pictures in docs/pictures (needs Chromium)"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
@@ -88,6 +89,9 @@ sweeps: $(TESTING)
 # A broker whose connections are served by reactors. tests/kit reads the variable, the product does not.
 test-reactors: $(TESTING)
 	MQFAST_TEST_SELECTOR_THREADS=2 $(BIN)/python -m pytest $(PARALLEL) tests/broker tests/remoting tests/client/flows $(PYTEST_ARGS)
+
+test-pure: $(TESTING)
+	MQFAST_WHOLE=1 $(BIN)/python -m pytest -q tests/pure
 
 # Clusters on virtual time, four scenarios; a seed that fails is printed and fails again.
 SIM_SEEDS ?= 20000
