@@ -258,7 +258,8 @@ def test_the_end_of_the_server_ends_all_connections() -> None:
                 await raw.ask(json_frame({}, b"", code=ECHO))
                 raw.send(json_frame({}, b"", code=SILENT))
         for raw in clients:
-            assert await raw.reader.read() == b""
+            with contextlib.suppress(ConnectionResetError):  # the server may end before it has read SILENT
+                assert await raw.reader.read() == b""
             raw.close()
         assert len(served.closed) == 20
 
