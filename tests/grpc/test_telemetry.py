@@ -108,6 +108,9 @@ def test_a_client_leaves_its_groups_with_its_connection_and_by_its_own_word() ->
         with GrpcClient(broker.addresses["broker-a"], "leaving") as client:
             telemetry(client, settings)
             assert [member["client_id"] for member in admin.connections("readers")] == ["leaving"]
+            for kind in (2, 0):  # Java's SDK 5.0.0 names no type
+                known = client.call("Heartbeat", m.HeartbeatRequest(None, kind), m.StatusResponse)
+                assert known.status == m.Status(Code.OK, "OK")
             answer = client.call("NotifyClientTermination", m.NotifyClientTerminationRequest(), m.StatusResponse)
             assert answer.status == m.Status(Code.OK, "OK")
             beat = client.call("Heartbeat", m.HeartbeatRequest(None, 2), m.StatusResponse)

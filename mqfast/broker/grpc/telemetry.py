@@ -230,7 +230,7 @@ class Telemetry:
         """Serve Heartbeat."""
         if request.client_type in (LITE_PUSH, LITE_SIMPLE):
             raise Refused(Code.NOT_IMPLEMENTED, "lite topics: this broker has none")
-        if client.settings is None or request.client_type not in (PRODUCER, *_CONSUMERS):
+        if client.settings is None or request.client_type not in (0, PRODUCER, *_CONSUMERS):
             raise Refused(
                 Code.UNRECOGNIZED_CLIENT_TYPE,
                 f"expected a client with settings (Telemetry) and a known type, found type {request.client_type}",
