@@ -92,6 +92,7 @@ class ReviveLog:
         self._foreign = 0  # batches of earlier processes in ``open``
         self._complete_ms = 0  # the topic has all records with a due time up to here
         self._marks: deque[tuple[int, int]] = deque()  # times, and the end of the timer's queue at each
+        self._delivered: tuple[int, int] | None = None  # a mark that the wheel has passed, and the end of the log then
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         self._is_running = False
@@ -240,24 +241,33 @@ class ReviveLog:
         return is_done
 
     def _follow_timer(self) -> None:
-        """Find out up to which due time the topic has all records that were stored before that time."""
-        timer, now_ms = self._timers.service, self._context.now_ms()
+        """Find out up to which due time the topic has all records that were stored before that time, for readers."""
+        timer, now_ms, log = self._timers.service, self._context.now_ms(), self._context.engine.log
         if timer is None:
             return
         if self._complete_ms > now_ms:  # the clock was set back
             self._complete_ms = 0
             self._marks.clear()
+            self._delivered = None
         self._marks.append((now_ms, self._context.store.max_offset(TIMER_TOPIC, 0)))
-        while self._marks:
+        while self._marks and self._delivered is None:
             mark_ms, end = self._marks[0]
             if timer.queue_offset < end or timer.delivered_until_ms < mark_ms:
                 break
-            self._complete_ms = mark_ms
+            self._delivered = mark_ms, log.written
             self._marks.popleft()
+            self._complete_if_readable()
+        self._complete_if_readable()
         if self.has_foreign:
             self._timers.advance()
         elif len(self._marks) > _MARKS_MAX:
             self._marks.clear()
+
+    def _complete_if_readable(self) -> None:
+        """Note that readers have what the wheel had delivered: with SYNC_FLUSH after a sync."""
+        log = self._context.engine.log
+        if self._delivered is not None and min(log.readable, log.dispatched) >= self._delivered[1]:
+            self._complete_ms, self._delivered = self._delivered[0], None
 
     @property
     def has_foreign(self) -> bool:
