@@ -15,8 +15,9 @@ from running import running_broker
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "pull"))
 
-from popping import ack, messages, pop
+from popping import INVISIBLE_MS, MovedClock, ack, messages, pop
 from pulling import run
+from waiting import until_async as until
 
 from mqfast.errors import FlushError
 from mqfast.testing import Broker
@@ -110,5 +111,32 @@ def test_a_redelivery_is_synced_at_once_where_readers_see_durable_messages_only(
             again = messages(await pop(running, wait_ms=5_000))
             assert [got.message.reconsume_times for got in again] == [1]
             assert (await ack(running, again[0].handle)).code == 0
+
+    run(flow())
+
+
+def test_acks_that_are_not_synced_yet_count_after_a_restart(tmp_path: Path) -> None:
+    """With SYNC_FLUSH readers see what the timer has delivered after the next sync only."""
+
+    async def flow() -> None:
+        clock = MovedClock()
+        settings = {**LAZY, **SELDOM, "flushDiskType": "SYNC_FLUSH"}
+        async with running_broker(tmp_path, now_ms=clock, **settings) as running:
+            await running.send("T", b"m")
+            (got,) = messages(await pop(running))
+            assert (await ack(running, got.handle)).code == 0
+        clock.ahead_ms += INVISIBLE_MS - 900
+        async with running_broker(tmp_path, now_ms=clock, **settings) as running:
+            revive = running.parts.pop.service.revive
+            await until(lambda: revive.has_foreign)
+            clock.ahead_ms += 3_000
+            timer = running.parts.timers.service
+            assert timer is not None
+            while timer.delivered_until_ms < clock():
+                timer.run_once(clock())
+            revive.run_once(clock() + 1_000)  # before the sync: the ack is not readable
+            assert revive.redelivered == 0
+            await until(lambda: not revive.has_foreign)
+            assert revive.redelivered == 0
 
     run(flow())
