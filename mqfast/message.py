@@ -118,6 +118,11 @@ class SysFlag:
         return sys_flag & SysFlag.TRANSACTION_MASK
 
     @staticmethod
+    def with_transaction(sys_flag: int, transaction: int) -> int:
+        """Return ``sys_flag`` with its transaction bits replaced."""
+        return (sys_flag & ~SysFlag.TRANSACTION_MASK) | (transaction & SysFlag.TRANSACTION_MASK)
+
+    @staticmethod
     def is_queued(sys_flag: int) -> bool:
         """Return True if a record with these bits gets a ConsumeQueue unit (no transaction, or a committed one)."""
         return sys_flag & SysFlag.TRANSACTION_MASK in (SysFlag.TRANSACTION_NONE, SysFlag.TRANSACTION_COMMIT)
@@ -130,6 +135,16 @@ class SysFlag:
         # Clients wrote 0 before other compressions existed.
         names = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
         return names.get(sys_flag & SysFlag.COMPRESSION_MASK, "unknown")
+
+    @staticmethod
+    def with_hosts(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
+        """Return ``sys_flag`` with both address bits set to match the encoded hosts (20 bytes = IPv6)."""
+        sys_flag &= ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+        if len(born_host) == 20:
+            sys_flag |= SysFlag.BORN_HOST_V6
+        if len(store_host) == 20:
+            sys_flag |= SysFlag.STORE_HOST_V6
+        return sys_flag
 
 
 def _ipv4(text: str) -> bytes | None:

@@ -131,6 +131,7 @@ def test_what_a_broker_accepts() -> None:
 
 def test_sys_flag_helpers() -> None:
     assert SysFlag.transaction(0x3FD) == SysFlag.TRANSACTION_ROLLBACK
+    assert SysFlag.with_transaction(0x10F, SysFlag.TRANSACTION_COMMIT) == 0x10B
     assert [SysFlag.is_queued(t) for t in (0, 4, 8, 12)] == [True, False, True, False]
     assert [SysFlag.compression(f) for f in (0x300, 0x001, 0x101, 0x201, 0x301, 0x401)] == [
         None,
@@ -140,6 +141,11 @@ def test_sys_flag_helpers() -> None:
         "zlib",
         "unknown",
     ]
+    v4, v6 = bytes(8), bytes(20)
+    # An inherited IPv6 bit with an IPv4 host would shift every later field.
+    assert SysFlag.with_hosts(0x31, v4, v4) == 0x01
+    assert SysFlag.with_hosts(0x01, v6, v4) == 0x11
+    assert SysFlag.with_hosts(0x01, v4, v6) == 0x21
 
 
 def test_message_properties() -> None:
@@ -179,6 +185,12 @@ def test_keys() -> None:
 
 
 def test_result_ordinals() -> None:
+    assert [s.name for s in PutMessageStatus if s.is_stored] == [
+        "PUT_OK",
+        "FLUSH_DISK_TIMEOUT",
+        "FLUSH_SLAVE_TIMEOUT",
+        "SLAVE_NOT_AVAILABLE",
+    ]
     assert (PutMessageStatus.WHEEL_TIMER_NOT_ENABLE, GetMessageStatus.OFFSET_RESET) == (15, 9)
 
 

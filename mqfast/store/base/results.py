@@ -33,6 +33,11 @@ class PutMessageStatus(IntEnum):
     WHEEL_TIMER_MSG_ILLEGAL = 14
     WHEEL_TIMER_NOT_ENABLE = 15
 
+    @property
+    def is_stored(self) -> bool:
+        """Return true if the message is in the log, also for the three statuses of a timeout after the append."""
+        return self <= PutMessageStatus.SLAVE_NOT_AVAILABLE
+
 
 class GetMessageStatus(IntEnum):
     """The outcome of a get.
