@@ -90,6 +90,6 @@ class Sessions:
         session = self._sessions.get(number or "")
         return session if session is not None and session.ends_s > time.monotonic() else None
 
-    def end(self, number: str | None) -> None:
+    def remove(self, number: str | None) -> None:
         """End a session."""
         self._sessions.pop(number or "", None)

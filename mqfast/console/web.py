@@ -216,7 +216,7 @@ class _Web:
         form = await _form(request, _LOGIN_BYTES_MAX) or {}
         session = self._session(request)
         if session is not None and session.is_form_of(form.get("form_secret", [""])[0]):
-            self._sessions.end(request.cookies.get(_cookie(request)))
+            self._sessions.remove(request.cookies.get(_cookie(request)))
         return RedirectResponse("/login", 303)
 
     def _session(self, request: Request) -> Session | None:

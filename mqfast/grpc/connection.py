@@ -113,15 +113,15 @@ class Call:
         """End the call. A second end has no effect."""
         if not self.has_ended:
             self._connection.finish(self._stream, status, text)
-            self.end()
+            self.release()
 
     def lose(self) -> None:
         """End the call: not all of its answer has been written."""
-        self.end()
+        self.release()
         if self.on_lost is not None:
             self.on_lost()
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Stop all work for the call: the answer is complete, or the client wants none."""
         if self.has_ended:
             return
@@ -179,11 +179,11 @@ class GrpcServer:
         self.connections.add(connection)
         return connection
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Send GOAWAY to all clients, and take no further call; running calls go on."""
         self.is_leaving = True
         for connection in list(self.connections):
-            connection.leave()
+            connection.send_go_away()
 
     def close(self) -> None:
         """Close all connections: what serves the calls has ended."""
@@ -263,7 +263,7 @@ class GrpcConnection:
             self._server.log.info("idle", "%s:%d: gRPC: closed, idle", *self.channel.peer)
             self.channel.close()
 
-    def leave(self) -> None:
+    def send_go_away(self) -> None:
         """Send GOAWAY."""
         if not self._has_ended:
             self._session.go_away()

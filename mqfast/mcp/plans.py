@@ -64,7 +64,7 @@ class Plans:
         self._plans[plan.plan_id] = plan
         return plan
 
-    def take(self, plan_id: str) -> Plan:
+    def claim(self, plan_id: str) -> Plan:
         """Return a plan and forget the plan. Raises: Refused, UnknownName for an unknown, used or old plan."""
         self.check_allowed()
         plan = self._plans.pop(plan_id, None)

@@ -177,7 +177,7 @@ def _add_changes(server: MCPServer, console: Console, plans: Plans) -> None:
     async def confirm(plan_id: str) -> dict[str, Any]:
         """Do a change that was planned, once. Call this only after a person has agreed to the plan."""
         try:
-            plan = plans.take(plan_id)
+            plan = plans.claim(plan_id)
         except MqfastError as error:
             raise ToolError(str(error)) from None
         return {"done": plan.text, **await _answer(plan.run())}

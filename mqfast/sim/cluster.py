@@ -189,7 +189,7 @@ class Cluster(World):
         for process in [machine.process for machine in machines if machine.process is not None]:
             process.is_alive = False
             for thread in list(process.threads):
-                thread.end()
+                thread.finish()
             self.loop.bury(process)
         self.scenario.is_alive = False
         self.loop.bury(self.scenario)

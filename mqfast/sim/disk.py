@@ -198,10 +198,6 @@ class Disk:
         self._life += 1
         shutil.rmtree(old, ignore_errors=True)
 
-    def end(self) -> None:
-        """End a life after the process has closed all stores."""
-        self._open.clear()
-
     def close(self) -> None:
         """Free everything."""
         for system in self._systems:

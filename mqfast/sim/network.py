@@ -61,7 +61,7 @@ class End:
             self.in_flight += len(data)
             self.network.carry(self, _DATA, data)
 
-    def end(self, *, reset: bool) -> None:
+    def disconnect(self, *, reset: bool) -> None:
         """Close this end: the peer reads the end of the stream, or a reset."""
         if self.is_closed:
             return
@@ -210,7 +210,7 @@ class SimTransport(asyncio.Transport):
         if self._closing:
             return
         self._closing = True
-        self._end.end(reset=reset)
+        self._end.disconnect(reset=reset)
         self._loop.call_soon(self._protocol.connection_lost, None)
 
 
@@ -431,7 +431,7 @@ class Network:
 
     def _connected(self, end: End, future: asyncio.Future[End]) -> None:
         if future.done():
-            end.end(reset=True)
+            end.disconnect(reset=True)
         else:
             future.set_result(end)
 
@@ -524,13 +524,13 @@ class SimSocket:
 
     def shutdown(self, _how: int) -> None:
         """End both directions; a waiting thread reads the end."""
-        self._end.end(reset=False)
+        self._end.disconnect(reset=False)
         self._has_ended = True
         self._wake()
 
     def close(self) -> None:
         """Close the socket."""
-        self._end.end(reset=False)
+        self._end.disconnect(reset=False)
 
     def __enter__(self) -> SimSocket:
         return self

@@ -167,7 +167,7 @@ class SimThread:
             self._token = None
             self._resume()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """End the thread of a dead process, wherever it waits. Thread: the loop's."""
         if self._worker is not None and not self.is_done:
             self._token = None

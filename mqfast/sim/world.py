@@ -78,7 +78,7 @@ class World:
         machine.process, machine.has_power = None, not power
         self.network.process_ended(process, has_kernel=not power)
         for thread in list(process.threads):
-            thread.end()
+            thread.finish()
         self.loop.bury(process)
         for future, owner in list(self._waiting.items()):
             if owner is process and not future.done():

@@ -92,7 +92,7 @@ class FastRequests:
         if self._send.publishes:
             self._send.publish_to(None, None)
             self._reactors.set_service(None)
-            self._sends.end()
+            self._sends.close()
             self._follow(None)
             self._context.loop.remove_reader(self._slaves_fd)
             os.close(self._slaves_fd)

@@ -504,11 +504,11 @@ cdef class SendService(ReactorService):
         mq_and32(&self.sends.slaves_wanted, 0)
 
     def sync(self) -> None:
-        """Sync the log whenever answers wait; returns after ``end``. Thread: one of its own."""
+        """Sync the log whenever answers wait; returns after ``close``. Thread: one of its own."""
         with nogil:
             sync_as_wanted(self.sends)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Answer all parked messages, after a last sync; called when no reactor uses the service any more."""
         cdef Sends *sends = self.sends
         cdef LogState *log = sends.put.state

@@ -120,7 +120,7 @@ class GrpcClient(Channel):
         self._opaque += 1
         return RemotingCommand(code, fields, body, opaque=self._opaque, language=self.language, version=VERSION)
 
-    def ask(
+    def dispatch(
         self, code: int, fields: dict[str, Any], body: bytes | Sequence[Buffer] = b""
     ) -> RemotingCommand | asyncio.Future[RemotingCommand]:
         """Serve a request by the handlers of remoting. Returns: the response, or its future."""
@@ -139,7 +139,7 @@ class GrpcClient(Channel):
 
     async def request(self, code: int, fields: dict[str, Any], body: bytes | Sequence[Buffer] = b"") -> RemotingCommand:
         """Serve a request by the handlers of remoting, and await the response."""
-        answer = self.ask(code, fields, body)
+        answer = self.dispatch(code, fields, body)
         return answer if isinstance(answer, RemotingCommand) else await answer
 
     def admit(self, *needs: Need) -> None:
@@ -182,7 +182,7 @@ class GrpcClient(Channel):
         name = transaction_id(
             int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"]), message.system_properties.message_id
         )
-        self.tell(TelemetryCommand(
+        self.send_command(TelemetryCommand(
             recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(message, name)
         ))  # fmt: skip
 
@@ -214,7 +214,7 @@ class GrpcClient(Channel):
         self._nonces[nonce] = future
         started_ms = self._broker.now_ms()
         try:
-            self.tell(command)
+            self.send_command(command)
             async with asyncio.timeout(timeout_ms / 1000):
                 answer = await future
         except TimeoutError:
@@ -240,7 +240,7 @@ class GrpcClient(Channel):
         if future is not None and not future.done():
             future.set_result(command)
 
-    def tell(self, message: Message) -> None:
+    def send_command(self, message: Message) -> None:
         """Send a command; without Telemetry, or if the client does not read: nothing."""
         if self.telemetry is not None and self.telemetry.unsent_bytes < _UNSENT_MAX:
             self.telemetry.send(message)

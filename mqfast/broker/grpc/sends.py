@@ -89,7 +89,7 @@ class Sends:
         messages = request.messages
         if len(messages) != 1:
             return self._send_all(client, self._checked_batch(messages))
-        answer = client.ask(RequestCode.SEND_MESSAGE, *self._fields(messages[0]))
+        answer = client.dispatch(RequestCode.SEND_MESSAGE, *self._fields(messages[0]))
         if isinstance(answer, RemotingCommand):
             return _response([self._entry(messages[0], answer)])
         return self._send_one(messages[0], answer)

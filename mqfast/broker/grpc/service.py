@@ -135,7 +135,7 @@ class GrpcService:
 
     async def stop(self) -> None:
         """Send GOAWAY to all clients; running calls end."""
-        self.server.leave()
+        self.server.drain()
         await self._receiving.renewals.stop()
 
     def _client_closed(self, client: GrpcClient) -> None:

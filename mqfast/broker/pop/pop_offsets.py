@@ -74,7 +74,7 @@ class PopOffsets:
                 return 0
         return max(0, context.store.max_offset(topic, queue_id) - 1)
 
-    def take(self, topic: str, group: str, queue_id: int, next_offset: int) -> Taken:
+    def advance(self, topic: str, group: str, queue_id: int, next_offset: int) -> Taken:
         """Move the next offset; ``store`` commits the offset."""
         queue = topic, group, queue_id
         taken = Taken(queue, next_offset)

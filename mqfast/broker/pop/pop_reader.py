@@ -339,7 +339,7 @@ class PopReader:
         _, group, queue_id = queue
         if not got.message_count:
             if got.status in _SKIPPED and got.next_offset > offset:
-                self._offsets.store(self._offsets.take(*queue, got.next_offset))
+                self._offsets.store(self._offsets.advance(*queue, got.next_offset))
             if not request.is_orderly:
                 result.rest += max(0, got.max_offset - max(offset, got.next_offset))
             return
@@ -406,5 +406,5 @@ class PopReader:
         self._in_flight.add(batch)
         self._revive.wake()
         turn.end = max(turn.end, end_of(stored.result))
-        turn.taken.append(self._offsets.take(*queue, next_offset))
+        turn.taken.append(self._offsets.advance(*queue, next_offset))
         return True
