@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 from grpc_client import GrpcClient, GrpcFailure
+from waiting import until
 
 from mqfast.broker.grpc.codes import Code
 from mqfast.errors import FieldError
@@ -167,22 +168,25 @@ def test_served_messages_count_no_longer_and_an_incomplete_one_still_does() -> N
 
 
 def test_a_stream_whose_answers_are_not_read_ends() -> None:
+    answered: list[m.TelemetryCommand] = []
+
     async def answer(call: Call, command: m.TelemetryCommand) -> m.TelemetryCommand:
-        return m.TelemetryCommand(thread_stack_trace=m.ThreadStackTrace("", "x" * (64 << 10)))
+        answered.append(command)
+        return m.TelemetryCommand(thread_stack_trace=m.ThreadStackTrace("", "x" * (72 << 10)))
 
     def flood(address: str) -> None:
-        with GrpcClient(address) as client:
+        with GrpcClient(address, window_bytes=64 << 10) as client:
             stream = client.open("Stream")
-            for _ in range(12):
-                for _ in range(10):
-                    stream.send(m.TelemetryCommand())
-                assert client.socket.recv(1, socket.MSG_PEEK)
-                client.receive()
+            for count in range(1, 6):  # four answers wait within the limit beside the window, five do not
+                stream.send(m.TelemetryCommand())
+                until(lambda count=count: len(answered) >= count)
+            stream.send(m.TelemetryCommand())
             stream.end()
             with pytest.raises(GrpcFailure) as caught:
                 while stream.next(m.TelemetryCommand) is not None:
                     pass
             assert caught.value.args[0] == 8  # RESOURCE_EXHAUSTED
+            assert len(answered) == 5
 
     async def run() -> None:
         method = Method(m.TelemetryCommand, answer, is_stream=True)
