@@ -70,7 +70,9 @@ def test_of_a_call_that_ends_in_a_wait(
                     call.next(m.ReceiveMessageResponse)
                 assert caught.value.args[0] == 4  # DEADLINE_EXCEEDED
             gate.open()
-            assert bodies_of(receive(second, "T", **wanted, **SOON)) == [b"wanted"]
+            while not (received := receive(second, "T", **wanted, **SOON)):
+                pass  # the other message alone came again, which is acked by the filter
+            assert bodies_of(received) == [b"wanted"]
 
     serve(tmp_path, flow)
 
