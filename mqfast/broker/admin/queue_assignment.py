@@ -21,12 +21,13 @@ from mqfast.broker.metadata.topic_route_info import TopicRouteInfo
 from mqfast.errors import CallRefused
 from mqfast.remoting.bodies import build_tables, decode_request, encode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.processors import ConcurrencyLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
-    from mqfast.remoting.processors import ConcurrencyLimit, Processors
+    from mqfast.remoting.processors import Processors
 
 __all__ = ["QueueAssignment", "allocated", "shared"]
 
@@ -59,7 +60,8 @@ class QueueAssignment:
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
         """Register the handlers."""
-        processors.register([RequestCode.QUERY_ASSIGNMENT], self.assign, lane)
+        # A lane of its own: the handler may wait for a name server.
+        processors.register([RequestCode.QUERY_ASSIGNMENT], self.assign, ConcurrencyLimit("assignment"))
         processors.register([RequestCode.SET_MESSAGE_REQUEST_MODE], self.set_mode, lane)
         processors.register([RequestCode.GET_ALL_MESSAGE_REQUEST_MODE], self.modes, lane)
         processors.register([_UPDATE_COLD, _REMOVE_COLD], self.nothing, lane)

@@ -1,11 +1,13 @@
 """The readable queues of a topic at the other brokers of the cluster, as the name servers list these.
 
-An answer is kept for some seconds, and for longer while no name server answers. Nothing is requested without a
-configured name server. Source: TopicRouteInfoManager.
+An answer is kept for some seconds, and for longer while no name server answers; then no other request is sent for some
+seconds either. Requests for a topic at the same time share an answer. Nothing is requested without a configured name
+server. Source: TopicRouteInfoManager.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -48,16 +50,28 @@ class TopicRouteInfo:
     def __init__(self, context: BrokerContext) -> None:
         self._context: Final = context
         self._known: dict[str, _Known] = {}
+        self._requests: dict[str, asyncio.Task[dict[str, int]]] = {}
+        self._silent_until_s = 0.0  # no name server has answered
 
     async def others(self, topic: str) -> dict[str, int]:
         """Return broker name -> count of readable queues, without this broker."""
         known, now_s = self._known.get(topic), time.monotonic()
         if known is not None and now_s < known.until_s:
             return known.queues
+        if now_s < self._silent_until_s:
+            return {} if known is None else known.queues
+        request = self._requests.get(topic)
+        if request is None:
+            request = self._requests[topic] = asyncio.ensure_future(self._renew(topic))
+            request.add_done_callback(lambda _: self._requests.pop(topic, None))
+        return await asyncio.shield(request)
+
+    async def _renew(self, topic: str) -> dict[str, int]:
         queues = await self._requested(topic)
+        known = self._known.pop(topic, None)  # the oldest answer is the first one of the dict
         if queues is None:
+            self._silent_until_s = time.monotonic() + _FRESH_S
             queues = {} if known is None else known.queues
-        self._known.pop(topic, None)  # the oldest answer is the first one of the dict
         if len(self._known) >= _TOPICS_MAX:
             del self._known[next(iter(self._known))]
         self._known[topic] = _Known(time.monotonic() + _FRESH_S, queues)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sys
@@ -96,6 +97,30 @@ def test_queues_of_all_brokers_are_assigned(tmp_path: Path) -> None:
                     assigned.append([(row["brokerName"], row["queueId"]) for row in rows])
                     assert (await running.call(401, json.dumps(body).encode())).code == 0
                 assert assigned == [[("b1", 0), ("b1", 1), ("b2", 0), ("b2", 1)], [("b1", -1), ("b2", -1)]]
+
+    run(flow)
+
+
+def test_a_silent_name_server_delays_no_other_requests(tmp_path: Path) -> None:
+    """Many requests for unknown topics wait for the name server, or share one wait; admin requests go on."""
+
+    async def flow() -> None:
+        taken: list[asyncio.StreamWriter] = []
+        silent = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+        address = "{}:{}".format(*silent.sockets[0].getsockname())
+        async with running_broker(tmp_path, namesrvAddr=address) as running:
+            wanted = [json.dumps({**ASKED, "topic": f"unknown-{number}"}).encode() for number in range(70)]
+            assert (await running.call(26)).code == 0
+            assignments = [asyncio.ensure_future(running.call(400, body)) for body in wanted]
+            await asyncio.sleep(0)  # all are written, in this order
+            assert (await running.call(26)).code == 0
+            assert not any(assignment.done() for assignment in assignments)
+            answers = await asyncio.gather(*assignments)
+            assert {answer.code for answer in answers} == {0}
+            assert json.loads((await running.call(400, wanted[0].replace(b"-0", b"-later"))).body) == {}
+        for writer in taken:
+            writer.close()
+        silent.close()
 
     run(flow)
 
