@@ -172,18 +172,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
+def _is_excluded() -> bool:
+    """Return whether ``MQFAST_PURE=1`` excludes compiled modules."""
+    return _os.environ.get("MQFAST_PURE", "").strip().lower() not in ("", "0", "no", "off", "false")
+
+
 def _is_compiled() -> bool:
-    """Return whether compiled modules are there, and not excluded by ``MQFAST_PURE=1``."""
-    if _os.environ.get("MQFAST_PURE", "").strip().lower() not in ("", "0", "no", "off", "false"):
-        return False
+    """Return whether compiled modules are there."""
     folder = _os.path.dirname(__file__)
     return any(_os.path.exists(_os.path.join(folder, f"cython_runtime{suffix}")) for suffix in _EXTENSION_SUFFIXES)
 
 
-if not _is_compiled():
+if _is_excluded() or not _is_compiled():
     from mqfast.pure.form import use_python_forms as _use_python_forms
 
-    _use_python_forms()
+    _use_python_forms(is_excluded=_is_excluded())
 # Module of each name; the imports above, which only type checkers read, must agree.
 _HOMES = {
     "BatchResult": "mqfast.store.put.put_result",

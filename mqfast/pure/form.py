@@ -71,9 +71,12 @@ def _is_compiled(fullname: str, path: Sequence[str]) -> bool:
     return any(os.path.exists(os.path.join(folder, tail + suffix)) for folder in path for suffix in _SOURCES)
 
 
-def use_python_forms() -> None:
-    """Find the Python forms from now on. Called once, before any other module of ``mqfast`` is imported."""
-    if os.environ.get("MQFAST_PURE"):
+def use_python_forms(*, is_excluded: bool) -> None:
+    """Find the Python forms from now on. Called once, before any other module of ``mqfast`` is imported.
+
+    Args: is_excluded: compiled code is not wanted, rather than missing.
+    """
+    if is_excluded:
         why = "MQFAST_PURE excludes compiled code"
     else:
         why = "this installation of mqfast has none (py3-none-any, or MQFAST_PURE=1 at its build)"
