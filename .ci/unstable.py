@@ -1,0 +1,49 @@
+"""Runs the failed tests of a whole run of pytest again, alone, and names those that pass: ``unstable.py LOG``.
+
+Ends with 0 when the run came to its end, at most LIMIT tests failed, and each passed REPEATS times in a row. A test
+that fails again, a crash or a run that was cut short ends with 1. An unstable test is a fault, which the output names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+LIMIT: Final = 3
+REPEATS: Final = 3
+ROOT: Final = Path(__file__).resolve().parents[1]
+LAST_FAILED: Final = ROOT / ".pytest_cache/v/cache/lastfailed"
+# pytest ends with 1 when tests failed, with more when a run was interrupted. A crashed worker may end with 1, too.
+TESTS_FAILED: Final = re.compile(r"^make.*\*\*\* \[.*\] Error 1$", re.MULTILINE)
+CRASHED: Final = re.compile(r"\bgw\d+\W+crashed|worker restarting disabled")
+SUMMARY: Final = re.compile(r"^=+ (\d+ failed, .*) =+$", re.MULTILINE)
+
+
+def main() -> int:
+    """Decide whether the run whose output the argument names counts as passed."""
+    log = Path(sys.argv[1]).read_text(errors="replace")
+    summary = SUMMARY.search(log)
+    if summary is None or CRASHED.search(log) or not TESTS_FAILED.search(log) or not LAST_FAILED.exists():
+        return 1
+    tests = sorted(json.loads(LAST_FAILED.read_text()))
+    if not 0 < len(tests) <= LIMIT:
+        return 1
+    for test in tests:
+        print(f"== failed in the whole run, now {REPEATS} times alone: {test}", flush=True)
+        for _ in range(REPEATS):
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+            if subprocess.run(command, cwd=ROOT).returncode != 0:
+                print(f"== failed again: {test}", flush=True)
+                return 1
+    for test in tests:
+        print(f"== UNSTABLE, to be mended: {test}")
+    print(f"== the whole run: {summary[1]}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
