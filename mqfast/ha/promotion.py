@@ -34,8 +34,8 @@ _MASTER = 0  # broker id of every master without fail-over
 class PromotionPlan:
     """The findings and steps of a promotion.
 
-    Attributes: end: physical offset where the log ends; master_end: last known end of the master's log; old_epoch,
-        new_epoch; refusals: reasons against the promotion; warnings.
+    Attributes: end: physical offset where the log ends; master_end: last known end of the master's log, 0: none is
+        known; old_epoch, new_epoch; refusals: reasons against the promotion; warnings.
     """
 
     path: str
@@ -53,9 +53,10 @@ class PromotionPlan:
 
     def __str__(self) -> str:
         before = "none" if self.old_epoch == NO_EPOCH else str(self.old_epoch)
+        of_master = f"was known to end at {self.master_end}" if self.master_end else "has no end that is known here"
         lines = [
             f"promotion of {self.path}",
-            f"  log: ends at {self.end}; its master's was known to end at {self.master_end}",
+            f"  log: ends at {self.end}; its master's {of_master}",
             f"  epoch: {before} so far, {self.new_epoch} from physical offset {self.end} on",
             *(f"  note: {text}" for text in self.warnings),
         ]
@@ -122,6 +123,11 @@ def _checked(
             warnings.append(f"{text}: what is missing is lost (--accept-loss)")
         else:
             refusals.append(f"{text}; start the master, or promote another slave, or lose them with --accept-loss")
+    if not known:
+        warnings.append(
+            "no end of the master's log is noted: this store was no slave, or has not taken the master's tables yet; "
+            "compare the end with the master and the other slaves yourself"
+        )
     try:
         mark = load_divergence(os_api, path)
     except CorruptFile as error:

@@ -83,6 +83,8 @@ def test_a_store_is_promoted_with_the_next_epoch_from_the_end_of_its_log_on(tmp_
     plan = plan_promotion(str(tmp_path), config)
     assert not plan.refusals
     assert (plan.end, plan.new_epoch) == (end, 1)
+    assert "no end that is known here" in str(plan)
+    assert "compare the end" in str(plan)
     assert not (tmp_path / "epochFileCheckpoint").exists(), "a plan writes nothing"
     carry_out(plan, config)
     assert EpochFile.load(OsApi(), str(tmp_path)).entries == [(1, end)]
@@ -102,6 +104,8 @@ def test_a_store_that_lags_is_refused_unless_the_loss_is_accepted(tmp_path: Path
     checkpoint.flush()
     config = broker_config(tmp_path).store_config()
     plan = plan_promotion(str(tmp_path), config)
+    assert f"was known to end at {end + 1234}" in str(plan)
+    assert not plan.warnings
     assert [str(end + 1234) in text and "1234 bytes" in text for text in plan.refusals] == [True]
     with pytest.raises(mqfast.errors.UsageError, match="1234 bytes"):
         carry_out(plan, config)
