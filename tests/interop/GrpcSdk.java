@@ -1,7 +1,6 @@
 // The official Java SDK (rocketmq-client-java 5.x) against a broker: every kind of message and of consumer.
 // Arguments: endpoints, then the access key and the secret where there are any, then "tls", which 5.0.0 always wants.
 // Prints a line for each proof, then "done". What 5.0.0 does not have is called by reflection.
-// Push consumers are closed with 5.0.0 alone, whose held requests occupy its few threads: that lasts for 20 seconds each.
 
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -69,10 +68,6 @@ public class GrpcSdk {
         System.exit(0);
     }
 
-    static void end(PushConsumer... consumers) throws Exception {
-        if (!CAN_RECALL) for (PushConsumer consumer : consumers) consumer.close();
-    }
-
     static void normal() throws Exception {
         Set<String> bodies = ConcurrentHashMap.newKeySet();
         PushConsumer consumer = push("push-normal", "normal", FilterExpression.SUB_ALL, view -> {
@@ -89,7 +84,6 @@ public class GrpcSdk {
         expect(100, bodies.size(), "normal messages by a push consumer");
         expect(true, bodies.contains("n99red"), "with properties");
         producer.close();
-        end(consumer);
     }
 
     static void filters() throws Exception {
@@ -111,7 +105,6 @@ public class GrpcSdk {
         expect(new TreeSet<>(Set.of("f0", "f2", "f4", "f6", "f8")), new TreeSet<>(tagged), "by tag");
         expect(new TreeSet<>(Set.of("f6", "f7", "f8", "f9")), new TreeSet<>(big), "by SQL92");
         producer.close();
-        end(byTag, bySql);
     }
 
     static void fifo() throws Exception {
@@ -132,7 +125,6 @@ public class GrpcSdk {
             expect(wanted, order.get(group), "order of " + group);
         }
         producer.close();
-        end(consumer);
     }
 
     static void delay() throws Exception {
@@ -155,7 +147,6 @@ public class GrpcSdk {
         if (CAN_RECALL) Thread.sleep(4000);
         expect(false, times.containsKey("recalled"), "a recalled message comes");
         producer.close();
-        end(consumer);
     }
 
     static void transactions() throws Exception {
@@ -180,7 +171,6 @@ public class GrpcSdk {
         await("transactions", () -> bodies.size() == 2 && asked.size() == 2);
         expect(new TreeSet<>(Set.of("committed", "orphan")), new TreeSet<>(bodies), "committed transactions");
         producer.close();
-        end(consumer);
     }
 
     static void retries() throws Exception {
@@ -195,7 +185,6 @@ public class GrpcSdk {
         await("retries", () -> attempts.getOrDefault("twice", 0) >= 2);
         expect(2, attempts.get("twice"), "deliveries of a message that failed once");
         producer.close();
-        end(consumer);
     }
 
     static void simpleConsumer() throws Exception {

@@ -34,6 +34,9 @@ SETTINGS = {
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "2000",
 }
+OPTIONS = {"5.0.0": ["-XX:ActiveProcessorCount=8"]}
+"""A client of 5.0.0 has a thread for each processor, and each queue of a FIFO group occupies one during long polling: on
+two processors none is left for the answers to acks (apache/rocketmq-clients issue 156, mended in 5.0.1)."""
 KEYS = "sdkuser", "sdk-secret-of-a-test"
 ACCOUNTS = """accounts:
 - accessKey: sdkadmin
@@ -103,9 +106,9 @@ def rust_program() -> Path:
 
 
 @pytest.mark.sampled(1, lane="make interop")
-@pytest.mark.parametrize(("version", "way"), [("5.2.0", ""), ("5.2.0", SIGNED), ("5.2.0", TLS)])
+@pytest.mark.parametrize(("version", "way"), [("5.2.0", ""), ("5.2.0", SIGNED), ("5.2.0", TLS), ("5.0.0", TLS)])
 def test_java(flows: list[str], version: str) -> None:
-    run(["java", "-cp", str(java_jar(version)), str(HERE / "GrpcSdk.java"), *flows])
+    run(["java", *OPTIONS.get(version, []), "-cp", str(java_jar(version)), str(HERE / "GrpcSdk.java"), *flows])
 
 
 @pytest.mark.sampled(1, lane="make interop")
