@@ -35,8 +35,8 @@ SETTINGS = {
     "transactionCheckInterval": "2000",
 }
 OPTIONS = {"5.0.0": ["-XX:ActiveProcessorCount=8"]}
-"""A client of 5.0.0 has a thread for each processor, and each queue of a FIFO group occupies one during long polling: on
-two processors none is left for the answers to acks (apache/rocketmq-clients issue 156, mended in 5.0.1)."""
+"""A client of 5.0.0 has a thread for each processor, and each queue of a FIFO group occupies one during long polling:
+on two processors none is left for the answers to acks (apache/rocketmq-clients issue 156, mended in 5.0.1)."""
 KEYS = "sdkuser", "sdk-secret-of-a-test"
 ACCOUNTS = """accounts:
 - accessKey: sdkadmin
