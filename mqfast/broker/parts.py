@@ -64,6 +64,7 @@ from mqfast.store.meta.tables import ConfigTables
 
 if TYPE_CHECKING:
     from mqfast.broker.grpc.service import GrpcService
+    from mqfast.grpc.connection import Call
 
 __all__ = ["Clocks", "Ground", "Kept", "Part", "Parts", "build_parts"]
 
@@ -186,11 +187,12 @@ def build_parts(
     kept: Kept | None = None,
     *,
     client_closed: Callable[[Channel], None] = lambda _: None,
+    make_call: Callable[..., Call] | None = None,
 ) -> Parts:
     """Build all parts of a broker, without registering or starting any.
 
     Args: kept: state of the previous broker, whose store is replaced; client_closed: called with a gRPC client that has
-    ended. Raises: as the constructors of the parts.
+    ended; make_call: as that of ``GrpcServer``, None: its default. Raises: as the constructors of the parts.
     """
     config = ground.config
     ground.access.address = with_port(ground.host, ground.port)
@@ -232,19 +234,24 @@ def build_parts(
         ),
         transactions=transactions,
         replicas=replicas,
-        grpc=_grpc(context, ground, pop, client_closed),
+        grpc=_grpc(context, ground, pop, client_closed, make_call),
     )
 
 
 def _grpc(
-    context: BrokerContext, ground: Ground, pop: PopProcessor, client_closed: Callable[[Channel], None]
+    context: BrokerContext,
+    ground: Ground,
+    pop: PopProcessor,
+    client_closed: Callable[[Channel], None],
+    make_call: Callable[..., Call] | None,
 ) -> GrpcService | None:
     """Return the gRPC service; None in a build without nghttp2."""
     if not IS_BUILT:
         return None
     from mqfast.broker.grpc.service import GrpcService
 
-    return GrpcService(context, ground.processors, pop.service, client_closed)
+    own = {} if make_call is None else {"make_call": make_call}
+    return GrpcService(context, ground.processors, pop.service, client_closed, **own)
 
 
 def _context(

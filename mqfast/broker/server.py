@@ -38,6 +38,7 @@ from mqfast.store.meta.tables import ConfigTables
 
 if TYPE_CHECKING:
     from mqfast.broker.fast.fast_requests import FastRequests
+    from mqfast.grpc.connection import Call
     from mqfast.remoting.reactor.reactor import Reactors
 
 __all__ = ["Broker"]
@@ -62,9 +63,8 @@ class Broker:
 
     Args: config: the settings; now_ms: the wall clock; os_api: the OS calls of the store, with their clock; client_ms:
     ms that only grow, which expire silent clients; port: the only port to listen at, instead of ``listenPort``;
-    make_channel: as that of ``RemotingServer``; right: the lease under fail-over; make_store: as
-    ``open_store``; store_settings: more settings of the
-    store, by any name.
+    make_channel: as that of ``RemotingServer``; make_call: as that of ``GrpcServer``; right: the lease under fail-over;
+    make_store: as ``open_store``; store_settings: more settings of the store, by any name.
     Attributes: ``parts``: all parts, once started; ``context``: what the parts share, once started.
     Raises: ConfigError for unusable settings; as ``open_store``.
     Thread: that of the event loop.
@@ -79,6 +79,7 @@ class Broker:
         client_ms: Callable[[], int] | None = None,
         port: int | None = None,
         make_channel: Callable[..., Channel] = Channel,
+        make_call: Callable[..., Call] | None = None,
         right: LeaseGuard | None = None,
         make_store: Callable[..., MessageStore] = open_store,
         **store_settings: Any,
@@ -92,6 +93,7 @@ class Broker:
         self._clocks: Final = Clocks(now_ms, steady_ms, client_ms or steady_ms)
         self._port = port
         self._make_channel = make_channel
+        self._make_call = make_call
         self._right: Final = right
         self._make_store: Final = make_store
         self._store_settings = store_settings
@@ -230,7 +232,9 @@ class Broker:
         self, ground: Ground, store: MessageStore, tables: ConfigTables, kept: Kept | None = None
     ) -> Parts:
         self._listeners = len(self.config.listeners)
-        parts = self._parts = build_parts(ground, store, tables, kept, client_closed=self._client_closed)
+        parts = self._parts = build_parts(
+            ground, store, tables, kept, client_closed=self._client_closed, make_call=self._make_call
+        )
         parts.register()
         return parts
 

@@ -21,7 +21,7 @@ from mqfast.grpc.settings import GrpcSettings
 from mqfast.remoting.channel import Channel
 from mqfast.util.log_limit import LogLimit
 
-__all__ = ["Call", "GrpcConnection", "GrpcError", "GrpcServer", "GrpcStatus", "Method"]
+__all__ = ["Call", "GrpcConnection", "GrpcError", "GrpcServer", "GrpcStatus", "Method", "Outcome"]
 
 _TURN_S: Final = 0.004
 _LOOKS_AT_THE_CLOCK: Final = 8
@@ -30,6 +30,7 @@ _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _RESETS_MAX: Final = 2000  # calls that a client ends itself, in a second
 _ENHANCE_YOUR_CALM: Final = 11
+Outcome = Message | Awaitable[Message | None] | None
 _NOT_GRPC: Final = "This port speaks RocketMQ's remoting protocol and gRPC.\n"
 
 
@@ -100,9 +101,19 @@ class Call:
         return self._connection.channel
 
     @property
+    def name(self) -> str:
+        """Return the name of the method, without its service."""
+        return self.headers.get(":path", "").rpartition("/")[2]
+
+    @property
     def unsent_bytes(self) -> int:
         """Return the bytes of answers that the client has not read, of the whole connection."""
         return self._connection.unsent_bytes
+
+    def serve(self, message: Message) -> Outcome:
+        """Serve a message of the client. Returns: as ``Method.serve``."""
+        outcome: Outcome = self.method.serve(self, message)
+        return outcome
 
     def send(self, message: Message) -> None:
         """Send a message; of an ended call: nothing."""
@@ -140,20 +151,22 @@ class Call:
 class Method(NamedTuple):
     """A method of a service.
 
-    Attributes: ``request``: class of its messages; ``serve``: called with (call, message). The returned message, or
-        that of a returned coroutine, is the answer; None: the handler has sent the messages itself, and of an
-        ``is_stream`` method it ends the call itself; ``is_stream``: the client sends any number of messages.
+    Attributes: ``request``: class of its messages; ``response``: class of its answers; ``serve``: called with
+        (call, message). The returned message, or that of a returned coroutine, is the answer; None: the handler has
+        sent the messages itself, and of an ``is_stream`` method it ends the call itself; ``is_stream``: the client
+        sends any number of messages.
     """
 
     request: type[Message]
-    serve: Callable[[Call, Any], Message | Awaitable[Message | None] | None]
+    response: type[Message]
+    serve: Callable[[Call, Any], Outcome]
     is_stream: bool = False
 
 
 class GrpcServer:
     """What all gRPC connections share: methods by path, limits, the log.
 
-    Args: methods: by path, ``/package.Service/Method``.
+    Args: methods: by path, ``/package.Service/Method``; make_call: makes a call, with the arguments of ``Call``.
     Attributes: ``is_leaving``: further calls are answered UNAVAILABLE.
     Thread: that of the event loop.
     """
@@ -165,8 +178,10 @@ class GrpcServer:
         *,
         clock: Callable[[], float] | None = None,
         logger: logging.Logger | None = None,
+        make_call: Callable[..., Call] = Call,
     ) -> None:
         self.methods: Final = dict(methods)
+        self.make_call: Final = make_call
         self.settings: Final = settings or GrpcSettings()
         self.clock: Final = clock or time.monotonic
         self.log: Final = LogLimit(logger or logging.getLogger("mqfast.grpc"), clock=self.clock)
@@ -332,7 +347,7 @@ class GrpcConnection:
         if (refusal := self._refusal_of_unsent()) is not None:
             session.finish(stream, GrpcStatus.RESOURCE_EXHAUSTED, refusal)
             return
-        call = Call(self, stream, method)
+        call = server.make_call(self, stream, method)
         if (text := headers.get("grpc-timeout")) is not None:
             parts = _TIMEOUT.fullmatch(text)
             if parts is None:
@@ -380,7 +395,7 @@ class GrpcConnection:
 
     def _serve(self, call: Call, data: bytes) -> None:
         try:
-            outcome = call.method.serve(call, decode(call.method.request, data))
+            outcome = call.serve(decode(call.method.request, data))
         except Exception as error:
             self._failed(call, error)
             return

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqfast.broker.admin.bodies import OffsetsBody, QueueBody, by_queue
 from mqfast.broker.config.broker_config import BrokerConfig
@@ -20,6 +20,7 @@ from mqfast.broker.metadata.topic_manager import READ, WRITE, TopicManager
 from mqfast.broker.parts import Parts
 from mqfast.broker.server import Broker
 from mqfast.errors import ConfigError, MqfastError, UsageError
+from mqfast.grpc import IS_BUILT
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.bodies import encode_body
@@ -35,6 +36,9 @@ from mqfast.testing.fault_os_api import FaultDoor
 from mqfast.testing.ports import HeldPorts
 from mqfast.testing.scratch_directories import remove_tree
 from mqfast.testing.virtual_clock import Time
+
+if TYPE_CHECKING:
+    from mqfast.grpc.connection import Call
 
 __all__ = ["AT_ONCE", "RUNNING", "RunningCluster", "RunningServer", "check_settings"]
 
@@ -55,6 +59,15 @@ _P = TypeVar("_P")
 
 def _steady_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+def _make_call(gate: FaultInjection, name: str) -> Callable[..., Call] | None:
+    """Return the factory of a broker's gRPC calls; None in a build without gRPC."""
+    if not IS_BUILT:
+        return None
+    from mqfast.testing.grpc_faults import maker
+
+    return maker(gate, name)
 
 
 def check_settings(settings: Mapping[str, object]) -> None:
@@ -202,6 +215,7 @@ class RunningCluster:
             os_api=member.os_api,
             port=member.port if member.port is not None else 0,
             make_channel=self.gate.maker(member.name),
+            make_call=_make_call(self.gate, member.name),
         )
         self.disk.apply(member.os_api, None)
         self._held.release([member.port or 0])

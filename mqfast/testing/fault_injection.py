@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mqfast.remoting.channel import Channel, Endpoint
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.testing.duplicates import POLL_S, Duplicates, QueueOffset, Reader, place_of
 
-__all__ = ["Asked", "InjectedFault", "FaultInjection", "GatedChannel", "QueueOffset"]
+__all__ = ["Asked", "Decision", "InjectedFault", "FaultInjection", "GatedChannel", "QueueOffset"]
 
 _NOTED_MAX: Final = 10_000
 _BODY_MAX: Final = 4096  # of a recorded request
@@ -29,23 +29,37 @@ class Asked:
     """A request of a client.
 
     Attributes: ``server``: name of the broker or name server; ``client``: host:port; ``code`` and ``name`` of the
-        request; ``fields`` of the header as text; ``body``: the first 4,096 bytes; ``body_bytes``: the length;
-        ``at_ms``: the cluster's time; ``answer``: code of the answer, None without an answer; ``remark``: of the
-        answer; ``fault``: the applied fault.
+        request; ``method``: of a gRPC call, empty otherwise; ``fields`` of the header as text; ``body``: the first
+        4,096 bytes; ``body_bytes``: the length; ``at_ms``: the cluster's time; ``answer``: code of the answer, None
+        without an answer; ``remark``: of the answer; ``fault``: the applied fault.
+    The ``code`` of a gRPC call is that of the request with the same effect; ``answer`` is a code of the gRPC API.
     """
 
     __slots__ = (
-        "answer", "at_ms", "body", "body_bytes", "client", "code", "fault", "fields", "is_oneway", "remark", "server",
+        "answer", "at_ms", "body", "body_bytes", "client", "code", "fault", "fields", "is_oneway", "method", "remark",
+        "server",
     )  # fmt: skip
 
-    def __init__(self, server: str, channel: Channel, request: RemotingCommand, at_ms: int) -> None:
+    def __init__(
+        self,
+        server: str,
+        peer: tuple[str, int],
+        code: int,
+        fields: Mapping[str, Any],
+        body: bytes | memoryview,
+        at_ms: int,
+        *,
+        is_oneway: bool = False,
+        method: str = "",
+    ) -> None:
         self.server = server
-        self.client = f"{channel.peer[0]}:{channel.peer[1]}"
-        self.code = request.code
-        self.fields: Mapping[str, Any] = request.ext_fields
-        self.body = bytes(memoryview(request.body)[:_BODY_MAX])
-        self.body_bytes = len(request.body)
-        self.is_oneway = request.is_oneway
+        self.client = f"{peer[0]}:{peer[1]}"
+        self.code = code
+        self.fields = fields
+        self.body = bytes(memoryview(body)[:_BODY_MAX])
+        self.body_bytes = len(body)
+        self.is_oneway = is_oneway
+        self.method = method
         self.at_ms = at_ms
         self.answer: int | None = None
         self.remark: str | None = None
@@ -53,7 +67,9 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """Return RocketMQ's name of the request code."""
+        """Return RocketMQ's name of the request code, or the method of a gRPC call."""
+        if self.method:
+            return self.method
         try:
             return RequestCode(self.code).name
         except ValueError:
@@ -65,6 +81,24 @@ class Asked:
         answered = "one-way" if self.is_oneway else "no answer" if self.answer is None else f"answer {self.answer}"
         fault = f", {self.fault}" if self.fault else ""
         return f"<{self.name} {' '.join(about)} of {self.client} to {self.server}: {answered}{fault}>"
+
+
+class Decision(NamedTuple):
+    """The faults that act on a request, in their order: ``late_s``, ``is_lost``, ``own``, ``is_answer_lost``."""
+
+    late_s: float
+    is_lost: bool
+    own: InjectedFault | None
+    is_answer_lost: bool
+
+    def __str__(self) -> str:
+        parts = (
+            f"{self.late_s:g} s late" if self.late_s else "",
+            "lost" if self.is_lost else "",
+            "answered by a fault" if self.own is not None else "",
+            "the answer is lost" if self.is_answer_lost else "",
+        )
+        return ", ".join(filter(None, parts))
 
 
 class InjectedFault:
@@ -169,20 +203,33 @@ class FaultInjection:
     def _every(self) -> int:
         return next((int(fault.seconds) for fault in self.faults if fault.kind == "duplicate deliveries"), 0)
 
-    def note(self, channel: GatedChannel, request: RemotingCommand) -> Asked:
-        """Record a request."""
-        asked = Asked(channel.server, channel, request, self._now_ms())
+    def note(
+        self,
+        server: str,
+        peer: tuple[str, int],
+        code: int,
+        fields: Mapping[str, Any],
+        body: bytes | memoryview,
+        *,
+        is_oneway: bool = False,
+        method: str = "",
+    ) -> Asked:
+        """Record a request. Args: as ``Asked``."""
+        asked = Asked(server, peer, code, fields, body, self._now_ms(), is_oneway=is_oneway, method=method)
         self.asked.append(asked)
-        self.counts[request.code] += 1
+        self.counts[code] += 1
         return asked
 
-    def fault_for(self, code: int, kind: str) -> InjectedFault | None:
+    def decide(self, code: int) -> Decision:
+        """Return what the active faults do to a request, which then counts for their ``times``."""
+        late_s = sum(fault.seconds for fault in self.faults if fault.kind == "slow" and fault.takes(code))
+        is_lost = self._fault_for(code, "lose requests") is not None
+        own = None if is_lost else self._fault_for(code, "answer")
+        return Decision(late_s, is_lost, own, not is_lost and self._fault_for(code, "lose answers") is not None)
+
+    def _fault_for(self, code: int, kind: str) -> InjectedFault | None:
         """Return the first fault of this kind for this request."""
         return next((fault for fault in self.faults if fault.kind == kind and fault.takes(code)), None)
-
-    def late_s(self, code: int) -> float:
-        """Return the delay of a request: the sum of all faults of this kind."""
-        return sum(fault.seconds for fault in self.faults if fault.kind == "slow" and fault.takes(code))
 
     def pulled(self, channel: GatedChannel, request: RemotingCommand) -> None:
         """Record a pull of a group."""
@@ -241,7 +288,8 @@ class GatedChannel(Channel):
         if self.is_broker or is_start:
             self._serve(self, request)
             return
-        asked = gate.note(self, request)
+        fields = request.ext_fields
+        asked = gate.note(self.server, self.peer, code, fields, request.body, is_oneway=request.is_oneway)
         if code in _PULLS:
             gate.pulled(self, request)
             if (gate.is_restarting or self.restarts or gate.anew) and self._restarted(asked, request):
@@ -258,15 +306,9 @@ class GatedChannel(Channel):
 
     def _act(self, asked: Asked, request: RemotingCommand) -> None:
         """Apply the active faults; see the head of this file for the order."""
-        gate, code = self._gate, request.code
-        late_s = gate.late_s(code)
-        is_lost = gate.fault_for(code, "lose requests") is not None
-        own = None if is_lost else gate.fault_for(code, "answer")
-        is_answer_lost = not is_lost and gate.fault_for(code, "lose answers") is not None
-        asked.fault = ", ".join([
-            *([f"{late_s:g} s late"] if late_s else []), *(["lost"] if is_lost else []),
-            *(["answered by a fault"] if own is not None else []), *(["the answer is lost"] if is_answer_lost else []),
-        ])  # fmt: skip
+        decision = self._gate.decide(request.code)
+        late_s, is_lost, own, is_answer_lost = decision
+        asked.fault = str(decision)
 
         def act() -> None:
             if self.is_closed:

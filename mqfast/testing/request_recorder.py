@@ -55,6 +55,8 @@ class TimeSteps:
             yield timed
         if (popped := member.parts.pop.service.in_flight.next_due_ms) is not None:
             yield popped
+        if member.parts.grpc is not None and (renewal := member.parts.grpc.renewals.next_due_ms) is not None:
+            yield renewal
         if member.parts.transactions.open_transactions.has_open:
             yield self._next_check_ms(member)
 
@@ -98,6 +100,9 @@ class TimeSteps:
     async def _deliver(self) -> int:
         """Deliver all due messages, and wait until readers can read the messages. Returns: the count of messages."""
         running = self._cluster.running()
+        for member in running:
+            if member.parts.grpc is not None:  # before the count: an extension adds records of POP to the timer
+                await member.parts.grpc.renewals.run_due()
         await self._readable(running)
         begin = sum(map(_delivered, running))
         moves: list[int] = []

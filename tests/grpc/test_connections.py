@@ -189,7 +189,7 @@ def test_a_stream_whose_answers_are_not_read_ends() -> None:
             assert len(answered) == 5
 
     async def run() -> None:
-        method = Method(m.TelemetryCommand, answer, is_stream=True)
+        method = Method(m.TelemetryCommand, m.TelemetryCommand, answer, is_stream=True)
         path = "/apache.rocketmq.v2.MessagingService/Stream"
         grpc = GrpcServer({path: method}, GrpcSettings(unsent_bytes_max=256 << 10))
         server = RemotingServer(Processors(), RemotingSettings(), others={ord("P"): grpc.connect})

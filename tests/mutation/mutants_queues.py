@@ -25,7 +25,7 @@ MUTANTS: Final = (
         replace("+ UNIT_BYTES", ""),
         "a unit in a hole of the file is a SIGBUS on a full disk, behind the file worse",
         (
-            "test_every_golden_store[4.9.7-killed]",
+            "test_every_golden_store[4.9.7-killed-messages]",
             "test_the_whole_matrix_rolls_closes_and_reopens",
         ),
     ),

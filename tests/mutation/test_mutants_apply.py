@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,6 +58,15 @@ def test_every_test_exists() -> None:
     named = {test.partition("[")[0] for mutant in MUTANTS for test in mutant.tests}
     assert not named - places(ROOT).keys()
     assert all(mutant.tests for mutant in MUTANTS)
+
+
+def test_every_case_of_a_test_exists() -> None:
+    files = places(ROOT)
+    cases = {test for mutant in MUTANTS for test in mutant.tests if "[" in test}
+    named = [f"{files[test.partition('[')[0]]}::{test}" for test in cases]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *named]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "MQFAST_WHOLE": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_names_are_unique() -> None:

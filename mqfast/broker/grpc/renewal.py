@@ -137,10 +137,21 @@ class Renewals:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                while keys := self._take_due():
-                    await asyncio.gather(*map(self._extend, keys))
+                await self.run_due()
             except Exception as error:
                 self._log.warning("renewal", "invisible times are not extended: %r", error, exc_info=error)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Return the time of the next extension; None: nothing is extended."""
+        while self._due and self._due[0][2] not in self._held:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    async def run_due(self) -> None:
+        """Extend the messages whose invisible times end soon."""
+        while keys := self._take_due():
+            await asyncio.gather(*map(self._extend, keys))
 
     def _take_due(self) -> list[_Key]:
         keys: list[_Key] = []

@@ -18,12 +18,13 @@ from mqfast.broker.grpc.routes import Routes
 from mqfast.broker.grpc.sends import Sends
 from mqfast.broker.grpc.telemetry import Telemetry
 from mqfast.grpc import messages as m
-from mqfast.grpc.connection import Call, GrpcServer, Method
+from mqfast.grpc.connection import Call, GrpcServer, Method, Outcome
 from mqfast.grpc.settings import GrpcSettings
 from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
+    from mqfast.broker.grpc.renewal import Renewals
     from mqfast.broker.pop.pop_service import PopService
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.processors import Processors
@@ -38,13 +39,19 @@ _log = logging.getLogger("mqfast.broker")
 class GrpcService:
     """The calls of 5.x SDKs on a broker.
 
-    Args: processors: the table of remoting; pop: the POP of the broker; on_closed: called with a client that has ended.
+    Args: processors: the table of remoting; pop: the POP of the broker; on_closed: called with a client that has ended;
+        make_call: as that of ``GrpcServer``.
     Attributes: ``server``: makes the protocol of connections.
     Thread: that of the event loop.
     """
 
     def __init__(
-        self, context: BrokerContext, processors: Processors, pop: PopService, on_closed: Callable[[Channel], None]
+        self,
+        context: BrokerContext,
+        processors: Processors,
+        pop: PopService,
+        on_closed: Callable[[Channel], None],
+        make_call: Callable[..., Call] = Call,
     ) -> None:
         self._log = LogLimit(_log)
         self._on_closed: Final = on_closed
@@ -63,7 +70,13 @@ class GrpcService:
                 idle_timeout_s=config["serverChannelMaxIdleTimeSeconds"],
             ),
             logger=_log,
+            make_call=make_call,
         )
+
+    @property
+    def renewals(self) -> Renewals:
+        """Return the messages of push consumers whose invisible times are extended."""
+        return self._receiving.renewals
 
     def _methods(self) -> dict[str, Method]:
         telemetry, routes, sends = self._telemetry, self._routes, self._sends
@@ -95,7 +108,9 @@ class GrpcService:
             "SyncLiteSubscription": (m.Message, m.StatusResponse, _lite),
         }
         methods = {SERVICE + name: self._method(*parts) for name, parts in unary.items()}
-        methods[SERVICE + "Telemetry"] = Method(m.TelemetryCommand, telemetry.telemetry, is_stream=True)
+        methods[SERVICE + "Telemetry"] = Method(
+            m.TelemetryCommand, m.TelemetryCommand, telemetry.telemetry, is_stream=True
+        )
         return methods
 
     def _method(self, request: type[m.Message], response: type[m.Message], serve: _Serve) -> Method:
@@ -115,14 +130,14 @@ class GrpcService:
             except Exception as error:
                 return failed(error)
 
-        def run(call: Call, message: Any) -> m.Message | Awaitable[m.Message | None] | None:
+        def run(call: Call, message: Any) -> Outcome:
             try:
                 outcome = serve(call, self._clients.of(call), message)
             except Exception as error:
                 return failed(error)
             return outcome if outcome is None or isinstance(outcome, m.Message) else later(outcome)
 
-        return Method(request, run)
+        return Method(request, response, run)
 
     # --- as a part of the broker ---
 
@@ -131,12 +146,12 @@ class GrpcService:
 
     def start(self) -> None:
         """Start to extend the invisible times of push consumers' messages."""
-        self._receiving.renewals.start()
+        self.renewals.start()
 
     async def stop(self) -> None:
         """Send GOAWAY to all clients; running calls end."""
         self.server.drain()
-        await self._receiving.renewals.stop()
+        await self.renewals.stop()
 
     def _client_closed(self, client: GrpcClient) -> None:
         self._receiving.client_closed(client)
