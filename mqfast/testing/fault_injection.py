@@ -18,7 +18,7 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.testing.duplicates import POLL_S, Duplicates, QueueOffset, Reader, place_of
 
-__all__ = ["Asked", "Decision", "InjectedFault", "FaultInjection", "GatedChannel", "QueueOffset"]
+__all__ = ["Asked", "FaultDecision", "FaultInjection", "GatedChannel", "InjectedFault", "QueueOffset"]
 
 _NOTED_MAX: Final = 10_000
 _BODY_MAX: Final = 4096  # of a recorded request
@@ -83,7 +83,7 @@ class Asked:
         return f"<{self.name} {' '.join(about)} of {self.client} to {self.server}: {answered}{fault}>"
 
 
-class Decision(NamedTuple):
+class FaultDecision(NamedTuple):
     """The faults that act on a request, in their order: ``late_s``, ``is_lost``, ``own``, ``is_answer_lost``."""
 
     late_s: float
@@ -220,12 +220,12 @@ class FaultInjection:
         self.counts[code] += 1
         return asked
 
-    def decide(self, code: int) -> Decision:
+    def decide(self, code: int) -> FaultDecision:
         """Return what the active faults do to a request, which then counts for their ``times``."""
         late_s = sum(fault.seconds for fault in self.faults if fault.kind == "slow" and fault.takes(code))
         is_lost = self._fault_for(code, "lose requests") is not None
         own = None if is_lost else self._fault_for(code, "answer")
-        return Decision(late_s, is_lost, own, not is_lost and self._fault_for(code, "lose answers") is not None)
+        return FaultDecision(late_s, is_lost, own, not is_lost and self._fault_for(code, "lose answers") is not None)
 
     def _fault_for(self, code: int, kind: str) -> InjectedFault | None:
         """Return the first fault of this kind for this request."""

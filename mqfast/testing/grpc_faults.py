@@ -1,7 +1,7 @@
-"""Records the gRPC calls of the test brokers, and applies the active faults to them.
+"""Records the gRPC calls of the test brokers, and applies the active faults to the calls.
 
-The faults are those of ``fault_injection.py``, in the same order. Telemetry, the stream between client and broker, is
-recorded by its messages, and no fault of requests acts on it. Never changes the content of an answer.
+The faults are those of ``fault_injection.py``, in the same order. Messages of the stream Telemetry are recorded, and
+meet no fault of requests. Never changes the content of an answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mqfast.grpc.connection import Call, GrpcConnection, Method, Outcome
 from mqfast.grpc.http2 import Stream
 from mqfast.grpc.messages import Message
 from mqfast.remoting.codes import RequestCode
-from mqfast.testing.fault_injection import Asked, Decision, FaultInjection
+from mqfast.testing.fault_injection import Asked, FaultDecision, FaultInjection
 
 __all__ = ["CODES", "GatedCall", "maker"]
 
@@ -79,11 +79,11 @@ class GatedCall(Call):
             return super().serve(message)
         return self._act(message, decision)
 
-    async def _act(self, message: Message, decision: Decision) -> Message | None:
+    async def _act(self, message: Message, decision: FaultDecision) -> Message | None:
         if decision.late_s:
             await asyncio.sleep(decision.late_s)
         if decision.is_lost:
-            return await _nothing()
+            await _end_of_call()
         self._is_answer_lost = decision.is_answer_lost
         answer: Message | None = None
         if decision.own is not None:
@@ -93,7 +93,7 @@ class GatedCall(Call):
             answer = await outcome if isinstance(outcome, Awaitable) else outcome
         if decision.is_answer_lost:
             self._gate.arrived()
-            return await _nothing()
+            await _end_of_call()
         return answer
 
     def send(self, message: Message) -> None:
@@ -111,8 +111,8 @@ class GatedCall(Call):
         self._gate.arrived()
 
 
-async def _nothing() -> None:
-    """Wait for the end of the call: the client hears nothing until its deadline."""
+async def _end_of_call() -> None:
+    """Wait until the end of the call cancels this wait: the client gets no answer before the deadline."""
     await asyncio.get_running_loop().create_future()
 
 

@@ -439,7 +439,7 @@ def neighbour(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
                 put += 1
             except mqfast.errors.DiskFull:
                 refused += 1
-        # A bounded number of groups: with a new one for each put, the offsets themselves would take the neighbour's room.
+        # A bounded number of groups: one for each put would fill the disk with offsets.
         for number in range(20):
             store.consumer_offsets.commit(f"group{put % 20}-{number}{'x' * 100}", "T", 0, put)
     report: dict[str, Any] = {"put": put, "refused": refused, "waits": store.stats()["waits_for_space"]}
