@@ -119,6 +119,12 @@ def test_python(flows: list[str], version: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not WHOLE, reason="make interop")
+def test_python_connected_to_one_of_two_brokers() -> None:
+    with Broker(topics={"spread": 2}, brokers=2) as broker:
+        run([python_with_sdk("5.1.2"), str(HERE / "grpc_sdk_cluster.py"), broker.addresses["broker-a"]])
+
+
+@pytest.mark.skipif(not WHOLE, reason="make interop")
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")
 @pytest.mark.parametrize("way", ["", SIGNED, TLS])
 def test_node(flows: list[str], tmp_path: Path) -> None:
