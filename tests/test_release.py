@@ -114,11 +114,12 @@ def test_the_release_workflow_uses_files_and_jobs_that_exist() -> None:
     jobs = workflow["jobs"]
     steps = [step for job in jobs.values() for step in job["steps"]]
     for command in (step["run"] for step in steps if "run" in step):
-        for path in re.findall(r"\b(wheels/[\w.]+|pyproject\.toml)\b", command):
+        for path in re.findall(r"\b(wheels/[\w.]+|docs/site/[\w.]+|pyproject\.toml)\b", command):
             assert (ROOT / path).is_file(), path
         for target in re.findall(r"\bmake ([\w-]+)", command):
             assert f"\n{target}:" in (ROOT / "Makefile").read_text(), target
-    assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}
+    assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish", "site"}
+    assert jobs["site"]["needs"] == "publish"
     assert all("@" in step["uses"] for step in steps if "uses" in step)
 
 
@@ -163,3 +164,56 @@ def test_a_wheel_names_its_components_and_is_the_same_for_the_same_files(tmp_pat
     assert components["pyspark"]["scope"] == "optional"
     assert "sboms/mqfast.cdx.json,sha256=" in record
     assert len(record.splitlines()) == len(NAMES) + 1
+
+
+def built_site(folder: Path, version: str) -> Path:
+    """Return pages as MkDocs builds them, with the files that each version must have."""
+    for name in ("index.html", "search/search_index.json", "api/index.html", "examples/index.html"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{name} of {version}")
+    return folder
+
+
+def versions_of(site: Path, version: str, built: Path) -> list[dict[str, object]]:
+    """Add a version to the site by the program of the release; return what the selector lists."""
+    program = ROOT / "docs" / "site" / "versions.py"
+    command = [sys.executable, str(program), version, str(site), str(built)]
+    subprocess.run(command, check=True, capture_output=True)
+    return json.loads((site / "versions.json").read_text())
+
+
+def test_the_documentation_of_a_release_stands_beside_earlier_ones(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for version in ("0.9.0", "0.10.0", "0.11.0rc1"):
+        listed = versions_of(site, version, built_site(tmp_path / version, version))
+    assert [entry["version"] for entry in listed] == ["0.11.0rc1", "0.10.0", "0.9.0"]
+    assert [entry["aliases"] for entry in listed] == [[], ["latest"], []]
+    for version in ("0.9.0", "0.10.0", "0.11.0rc1"):
+        assert (site / version / "api" / "index.html").read_text() == f"api/index.html of {version}"
+    for page, target in (("index.html", "../0.10.0/"), ("api/index.html", "../../0.10.0/api/")):
+        assert f'url={target}"' in (site / "latest" / page).read_text()
+        assert (site / "latest" / page).parent.joinpath(target, "index.html").is_file()
+    assert 'url=latest/"' in (site / "index.html").read_text()
+
+
+def test_a_version_of_the_documentation_is_replaced_and_others_stay(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    versions_of(site, "0.1.0", built_site(tmp_path / "first", "0.1.0"))
+    (site / "0.1.0" / "gone").mkdir()
+    (site / "CNAME").write_text("docs.example.org")
+    listed = versions_of(site, "0.1.0", built_site(tmp_path / "second", "again"))
+    assert [entry["version"] for entry in listed] == ["0.1.0"]
+    assert (site / "0.1.0" / "index.html").read_text() == "index.html of again"
+    assert not (site / "0.1.0" / "gone").exists()
+    assert (site / "CNAME").read_text() == "docs.example.org"
+
+
+@pytest.mark.parametrize("name", ["search/search_index.json", "api/index.html", "examples/index.html"])
+def test_documentation_without_a_part_is_not_added(tmp_path: Path, name: str) -> None:
+    built = built_site(tmp_path / "built", "0.1.0")
+    (built / name).unlink()
+    command = [sys.executable, str(ROOT / "docs" / "site" / "versions.py"), "0.1.0", str(tmp_path / "site"), str(built)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert name in done.stderr
+    assert not (tmp_path / "site" / "versions.json").exists()
