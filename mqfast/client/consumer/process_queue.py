@@ -76,8 +76,10 @@ class ProcessQueue:
             return [waiting.popleft() for _ in range(min(max_count, len(waiting)))]
 
     def requeue(self, messages: Sequence[Delivery]) -> None:
-        """Put taken messages back at the head of the queue."""
+        """Put taken messages back at the head of the queue; a dropped queue takes none."""
         with self._lock:
+            if self.dropped:  # a message that waits in vain would be offered to the workers without end
+                return
             self._waiting.extendleft(message for message in reversed(messages) if message.queue_offset in self._open)
 
     def withdraw(self, message: Delivery) -> bool:

@@ -71,6 +71,17 @@ def test_a_dropped_queue_hands_out_nothing() -> None:
     assert queue.waiting == 0
 
 
+def test_a_dropped_queue_takes_no_message_back() -> None:
+    """Fail a message of a queue that was revoked meanwhile: the workers would be offered the queue without end."""
+    queue = ProcessQueue(QUEUE, 0)
+    queue.put(messages(0, 1), 2)
+    taken = queue.take_messages(1)
+    queue.drop()
+    queue.requeue(taken)
+    assert queue.waiting == 0
+    assert queue.committable == 0
+
+
 def test_bytes_are_those_of_the_records() -> None:
     queue = ProcessQueue(QUEUE, 0)
     found = messages(0, 1, body=b"x" * 1000)
