@@ -207,6 +207,7 @@ def build_parts(
     delays, timers = Delays(context), BrokerTimers(context)  # in this order: a delay level wins over the timer
     transactions = Transactions(context)
     pop = PopProcessor(context, limits, long_polling, timers)
+    replicas.before_truncation.append(pop.service.before_truncation)
     return Parts(
         ground=ground,
         context=context,

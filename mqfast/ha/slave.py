@@ -99,13 +99,13 @@ class HaSlave:
     """Follows a master in a thread of its own, which moves bytes without the GIL.
 
     Args: raw: of a store with broker_role SLAVE; master: returns ``(host, port)`` before each connection, None while
-        the master is unknown; on_append: called in the thread after bytes were appended; on_cut: called after a
-        truncation, with the new end of the log; on_follow: called when a comparison has found both logs equal; epochs:
-        of the store, whose root gets the mark; tells_history: called after ``master``, returns True for a master of
-        mqfast; identity: broker id and newest epoch of the store, sent to a fail-over master; bounds: first byte and
-        end of the master's log from a source other than this connection, None while unknown. A Java master sends
-        nothing for bytes that it does not have, and a master may pause; without ``bounds`` silence means the end of the
-        log. tls: creates the TLS context of each connection; None for plain connections.
+        the master is unknown; on_append: called in the thread after bytes were appended; before_cut, on_cut: called
+        before and after a truncation, with the new end of the log; on_follow: called when a comparison has found both
+        logs equal; epochs: of the store, whose root gets the mark; tells_history: called after ``master``, returns True
+        for a master of mqfast; identity: broker id and newest epoch of the store, sent to a fail-over master; bounds:
+        first byte and end of the master's log from a source other than this connection, None while unknown. A Java
+        master sends nothing for bytes that it does not have, and a master may pause; without ``bounds`` silence means
+        the end of the log. tls: creates the TLS context of each connection; None for plain connections.
     Thread: ``start``, ``stop`` and ``status``: any.
     """
 
@@ -117,6 +117,7 @@ class HaSlave:
         *,
         on_append: Callable[[], object] | None = None,
         bounds: Callable[[], tuple[int, int] | None] | None = None,
+        before_cut: Callable[[int], object] | None = None,
         on_cut: Callable[[int], object] | None = None,
         on_follow: Callable[[], object] | None = None,
         epochs: EpochFile | None = None,
@@ -130,6 +131,7 @@ class HaSlave:
         self._master = master
         self._bounds = bounds
         self._on_append = on_append
+        self._before_cut = before_cut
         self._on_cut = on_cut
         self._on_follow = on_follow
         self._epochs = epochs
@@ -499,6 +501,8 @@ class HaSlave:
             "%s; haTruncateDiverged is set: the log is cut from %d to %d, what is cut is kept in %s",
             error, error.end, common, kept,
         )  # fmt: skip
+        if self._before_cut is not None:
+            self._before_cut(common)
         self._raw.truncate_to(common)
         self._search = Search()
         if self._epochs is not None:

@@ -15,6 +15,7 @@ from broker.two_brokers import as_slave, end_of, name_server, pull, run, until
 from nonsense_server import Nonsense
 from running import Running, running_broker
 
+from mqfast.broker.pop.check_point import REVIVE_GROUP
 from mqfast.broker.replication import metadata_sync as table_sync
 from mqfast.broker.replication.epoch_check import Told
 from mqfast.broker.replication.metadata_sync import name_new_topics
@@ -116,16 +117,19 @@ def test_a_slave_claims_nothing_that_its_log_does_not_have(tmp_path: Path) -> No
             assert (await master.send("T", b"later", properties="DELAY\x011\x02")).code == 0
             await until(lambda: master.context.store.max_offset("T", 0) == 4)
             await until(lambda: master.context.tables.delays.offsets() == {1: 1})
+            master.context.offsets.commit(REVIVE_GROUP, "T", 0, 3)
             settings = as_slave(namesrv, haMasterAddress=f"127.0.0.1:{port}", **LEVELS)
             async with running_broker(tmp_path / "s", **settings) as slave:
                 await until(lambda: "T" in slave.context.tables.topics)
                 await until(lambda: slave.context.offsets.get("readers", "T", 0) >= 0)
                 assert slave.context.offsets.get("readers", "T", 0) == 0  # the master consumed 3
+                assert slave.context.offsets.get(REVIVE_GROUP, "T", 0) == -1  # 0: the first record is processed
                 assert slave.context.tables.delays.offsets() == {}
                 opens.set()
                 await until(lambda: end_of(slave) == end_of(master))
                 await until(lambda: slave.context.tables.delays.offsets() == {1: 1})
                 await until(lambda: slave.context.offsets.get("readers", "T", 0) == 3)
+                await until(lambda: slave.context.offsets.get(REVIVE_GROUP, "T", 0) == 3)
 
     run(flow)
 

@@ -184,6 +184,12 @@ class OrderInfos:
             del self._infos[key]
             self._changed()
 
+    def forget_all(self) -> None:
+        """Forget all batches."""
+        if self._infos:
+            self._infos.clear()
+            self._changed()
+
     def clean(self, has_queue: Callable[[str, str, int], bool]) -> None:
         """Forget queues that are gone or unused for a day. Args: has_queue: of a topic, a group and a queue id."""
         now_ms = self._now_ms()

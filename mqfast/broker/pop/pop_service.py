@@ -25,6 +25,7 @@ from mqfast.broker.pop.pop_result import ANY_QUEUE, PopRequest, PopResult, PopSt
 from mqfast.broker.pop.receipt_handle import ORDER_QUEUE, ReceiptHandle
 from mqfast.broker.pop.retry_message import message_at, origin_topic, put_dead_letter
 from mqfast.broker.pop.revive_log import ReviveLog
+from mqfast.broker.pop.truncation import forget_cut_part
 from mqfast.broker.send.message_writer import MessageRecord, Stored, end_of
 from mqfast.errors import CallRefused, CorruptFile
 from mqfast.remoting.codes import ResponseCode
@@ -92,6 +93,12 @@ class PopService:
     def _has_queue(self, topic: str, group: str, queue_id: int) -> bool:
         config = self._context.topics.get(topic)
         return config is not None and queue_id < config.read_queue_nums and group in self._context.groups.table
+
+    def before_truncation(self, end: int) -> None:
+        """Forget what only the log from ``end`` on proves, since a slave's log is cut there. Raises: StorageError."""
+        self.orders.forget_all()
+        self.orders.store()
+        forget_cut_part(self._context, end)
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock of held requests."""

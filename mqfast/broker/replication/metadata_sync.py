@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from mqfast.broker.metadata.message_request_mode import RequestModes, store_modes
 from mqfast.broker.metadata.topic_manager import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from mqfast.broker.pop.check_point import REVIVE_GROUP
 from mqfast.broker.replication.epoch_check import epochs_of
 from mqfast.broker.transaction.half_message import TRANSACTION_GROUP
 from mqfast.errors import FieldError, MqfastError, OffsetError, UsageError
@@ -317,10 +318,15 @@ class TableSync:
                 self._commit(group, topic, queues)
 
     def _begin_groups(self, offsets: dict[str, dict[str, int]]) -> None:
-        """Let groups without an offset here begin at the first message: no group of the master counts as new."""
+        """Let groups without an offset here begin at the first message: no group of the master counts as new.
+
+        The offset of the revive topic is that of the last processed record, and none means the first message.
+        """
         context = self._context
         for key, queues in offsets.items():
             topic, _, group = key.partition("@")
+            if group == REVIVE_GROUP:
+                continue
             with contextlib.suppress(UsageError, ValueError):
                 for queue_id, offset in queues.items():
                     if context.offsets.get(group, topic, int(queue_id)) < 0:

@@ -25,7 +25,7 @@ from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.processors import ConcurrencyLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from mqfast.broker.config.broker_config import BrokerConfig
     from mqfast.broker.context import BrokerContext
@@ -35,13 +35,14 @@ __all__ = ["ReplicaManager"]
 
 _log = logging.getLogger("mqfast.broker")
 _ASK_S: Final = 3.0
+_FORGET_S: Final = 60.0
 
 
 class ReplicaManager:
     """Serves slaves, or follows a master.
 
     Attributes: ``ha``: the port for slaves; ``epochs``: of the log; ``no_master``: under fail-over, why no broker is
-        master, and what is waited for.
+        master, and what is waited for; ``before_truncation``: called with the new end before a slave's log is cut.
     Thread: that of the event loop.
     """
 
@@ -50,6 +51,7 @@ class ReplicaManager:
         self.ha: Final = ha
         self.epochs: Final = ha.epochs
         self.no_master: str | None = None
+        self.before_truncation: Final[list[Callable[[int], object]]] = []
         self._context: Final = context
         self._right: Final = ha.right
         self._looking: asyncio.Task[None] | None = None
@@ -91,6 +93,7 @@ class ReplicaManager:
             self.ha.settings,
             self._master_address,
             bounds=(lambda: sync.bounds) if self._right is not None or self._config.name_servers else None,
+            before_cut=self._before_cut,
             on_cut=self._count_cut,
             on_follow=self._on_follow,
             epochs=self.epochs.file,
@@ -143,6 +146,15 @@ class ReplicaManager:
         await self.ha.check_for_newer_master(self._context.address)
         if self.ha.fenced is not None and not was_fenced:
             self._apply_fence()
+
+    def _before_cut(self, end: int) -> None:
+        """Announce a truncation to other parts; without their consent the log is not cut. Thread: that of the slave."""
+
+        async def announce() -> None:
+            for forget in self.before_truncation:
+                forget(end)
+
+        asyncio.run_coroutine_threadsafe(announce(), self._context.loop).result(_FORGET_S)
 
     def _count_cut(self, end: int) -> None:
         """Count a truncation. Thread: that of the slave."""
