@@ -15,7 +15,7 @@ from running import running_broker
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "pull"))
 
-from popping import INVISIBLE_MS, MovedClock, ack, messages, pop
+from popping import INVISIBLE_MS, StandingClock, ack, messages, pop
 from pulling import run
 from waiting import until_async as until
 
@@ -119,24 +119,24 @@ def test_acks_that_are_not_synced_yet_count_after_a_restart(tmp_path: Path) -> N
     """With SYNC_FLUSH readers see what the timer has delivered after the next sync only."""
 
     async def flow() -> None:
-        clock = MovedClock()
+        clock = StandingClock()
         settings = {**LAZY, **SELDOM, "flushDiskType": "SYNC_FLUSH"}
         async with running_broker(tmp_path, now_ms=clock, **settings) as running:
             await running.send("T", b"m")
             (got,) = messages(await pop(running))
             assert (await ack(running, got.handle)).code == 0
-        clock.ahead_ms += INVISIBLE_MS - 900
+        clock.ms += INVISIBLE_MS - 100  # the second of the check-point is over, that of the ack is not
         async with running_broker(tmp_path, now_ms=clock, **settings) as running:
             revive = running.parts.pop.service.revive
-            await until(lambda: revive.has_foreign)
-            clock.ahead_ms += 3_000
+            await until(lambda: revive.scan(time.monotonic() + LONG_S) and revive.has_foreign)
+            clock.ms += 2_600  # the end of a second
             timer = running.parts.timers.service
             assert timer is not None
             while timer.delivered_until_ms < clock():
                 timer.run_once(clock())
             revive.run_once(clock() + 1_000)  # before the sync: the ack is not readable
             assert revive.redelivered == 0
-            await until(lambda: not revive.has_foreign)
+            await until(lambda: revive.scan(time.monotonic() + LONG_S) and not revive.has_foreign)
             assert revive.redelivered == 0
 
     run(flow())
