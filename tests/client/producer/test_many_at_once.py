@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from client.net.raw_server import Connection, RawServer
+from waiting import LIMIT_S
+from waiting import until_async as until
 
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.producer import Producer
@@ -46,7 +48,7 @@ async def all_at_once(address: str, count: int = COUNT, **arguments: Any) -> tup
         for i in range(count):
             producer.send_nowait(Message("T", f"{i}"), on_done=ended)
         most = max(most, len(asyncio.all_tasks()))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await finished.wait()
         await asyncio.sleep(0)
         assert producer.stats()["in_flight"] == 0
@@ -55,7 +57,7 @@ async def all_at_once(address: str, count: int = COUNT, **arguments: Any) -> tup
 
 def test_many_sends_share_a_route_request_and_a_connection() -> None:
     with RawServer(lambda one, request: one.answer(request)) as server:
-        ends, most = asyncio.run(all_at_once(server.address))
+        ends, most = asyncio.run(all_at_once(server.address, send_timeout_s=LIMIT_S))
         assert all(isinstance(end, SendResult) and end.ok for end in ends)
         assert len({end.msg_id for end in ends}) == COUNT
         assert (server.routes_asked, len(server.connections)) == (1, 1)
@@ -65,7 +67,8 @@ def test_many_sends_share_a_route_request_and_a_connection() -> None:
 
 def test_signed_sends_find_their_way_too() -> None:
     with RawServer(lambda one, request: one.answer(request)) as server:
-        ends, _ = asyncio.run(all_at_once(server.address, 50, credentials=Credentials("a", "b")))
+        signed = {"credentials": Credentials("a", "b"), "send_timeout_s": LIMIT_S}
+        ends, _ = asyncio.run(all_at_once(server.address, 50, **signed))
         assert all(end.ok for end in ends)
         assert server.routes_asked == 1
 
@@ -92,7 +95,7 @@ def test_each_message_of_a_group_has_its_result_and_is_counted(is_there: bool) -
     with RawServer(lambda one, request: one.answer(request)) as server:
         if not is_there:
             server.broker = nobody()
-        with Producer("g", server.address, retries=0) as producer:
+        with Producer("g", server.address, retries=0, send_timeout_s=LIMIT_S) as producer:
             messages = [Message("T", f"{i}", delay_level=1 if i % 50 == 0 else None) for i in range(COUNT)]
             ends = list(producer.send_many(messages))
             counts = producer.stats()
@@ -136,10 +139,7 @@ def test_close_ends_waiting_sends(has_route: bool) -> None:
         for _ in range(20):
             producer.send_nowait(Message("T", b"x"), on_done=ends.append)
         await producer.close()
-        for _ in range(100):
-            if len(ends) == 20:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: len(ends) == 20)
         return ends
 
     with socket.create_server(("127.0.0.1", 0)) as deaf:  # it takes connections and never answers
@@ -157,7 +157,8 @@ def test_close_ends_waiting_sends_of_an_in_order_queue() -> None:
 
     async def main(server: RawServer) -> list[Any]:
         ends = list[Any]()
-        producer = await AsyncProducer("g", server.address, close_timeout_s=0.2).start()
+        # No message may end by its time before the last one is in flight.
+        producer = await AsyncProducer("g", server.address, send_timeout_s=600, close_timeout_s=0.2).start()
         many = (Message("T", b"x", sharding_key="k", delay_level=1) for _ in range(count))
 
         async def read() -> None:
@@ -165,12 +166,9 @@ def test_close_ends_waiting_sends_of_an_in_order_queue() -> None:
                 ends.append(end)
 
         reading = asyncio.create_task(read())
-        async with asyncio.timeout(20):
-            while producer.stats()["in_flight"] < count or not server.requests:
-                await asyncio.sleep(0.01)
+        await until(lambda: producer.stats()["in_flight"] == count and server.requests)
         await producer.close()
-        async with asyncio.timeout(5):
-            await reading
+        await reading
         assert producer.stats()["in_flight"] == 0
         return ends
 
@@ -205,7 +203,7 @@ def test_a_send_begun_at_the_end_of_another_takes_no_connection_that_is_given_up
             with pytest.raises(SendTimeout):
                 await producer.send("T", b"cut")
             producer.send_nowait(Message("T", b"behind it"), on_done=ended)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT_S):
                 await finished.wait()
         return ends
 
@@ -258,7 +256,7 @@ def test_a_time_of_its_own_holds_where_sends_wait_for_others(face: str) -> None:
             assert (await slow.send("T", b"patient")).ok  # its route is known from here on
             async with AsyncProducer("quick", address, linger_ms=1, send_timeout_s=0.2, close_timeout_s=0.1) as quick:
                 assert (await quick.send("T", b"patient", timeout_s=20)).ok
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT_S):
                 with pytest.raises(SendTimeout, match="may be stored"):
                     await slow.send("T", b"hasty", timeout_s=0.2)
 
@@ -307,7 +305,7 @@ def test_sends_in_order_that_all_fail_at_once_have_an_end_each(monkeypatch: pyte
             producer.send_nowait(Message("T", b"the route, the connection"))
             instance = producer._instance
             assert instance is not None
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT_S):
                 while not (server.requests and instance.is_registered_at(server.address)):
                     await asyncio.sleep(0.01)
             for _ in range(calls_max):

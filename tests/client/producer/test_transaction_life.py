@@ -94,7 +94,7 @@ def test_transaction_check_reaches_a_new_producer_before_its_first_send(face: st
                 broker.wait_for("paid", 1, timeout_s=30)
         (message,) = broker.assert_sent("paid", body=b"42", times=1)
     assert message.msg_id == dead.stdout.strip()
-    assert checks.asked == ["42"]
+    assert set(checks.asked) == {"42"}  # again where the answer takes longer than the interval of checks
 
 
 def test_the_threads_of_checks_end_with_their_producer(broker: Broker) -> None:
@@ -149,9 +149,10 @@ def test_error_of_a_request_without_reply(broker: Broker) -> None:
     with (
         broker.faults.lose_requests(only=[RequestCode.HEART_BEAT]),
         Producer("ask", broker.namesrv_addr, close_timeout_s=1.0) as producer,
-        pytest.raises(ClientError, match=r"questions: no answer in 0.5 s to the request that is in .*msg_id") as caught,
+        pytest.raises(ClientError, match=r"questions: no answer in 1.5 s to the request that is in .*msg_id") as caught,
     ):
-        producer.request(Message("questions", b"?"), timeout_s=0.5)
+        producer.send(Message("questions", b"first"))  # so that the time of the request is not that of the route
+        producer.request(Message("questions", b"?"), timeout_s=1.5)
     assert isinstance(caught.value, TimeoutError)
 
 
@@ -205,6 +206,6 @@ def test_a_plain_check_serves_a_producer_of_a_loop(broker: Broker) -> None:
                 transaction.leave_open()
             await producer.send_in_transaction(Message("paid", b"43"), lambda message, argument: argument, True)
             await asyncio.to_thread(broker.wait_for, "paid", 2, timeout_s=30)
-        assert checks.asked == ["42"]
+        assert "42" in checks.asked  # as well as 43 where its end takes longer than the time-out of transactions
 
     asyncio.run(flow())
