@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -14,27 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_ports
 
 from mqfast.errors import MqfastError
 from mqfast.ha.failover.etcd import Etcd
 
-__all__ = ["NEEDS_ETCD", "EtcdMember", "free_ports", "one_etcd"]
+__all__ = ["NEEDS_ETCD", "EtcdMember", "one_etcd"]
 
 ETCD = shutil.which("etcd")
 NEEDS_ETCD = pytest.mark.skipif(ETCD is None, reason="etcd is not installed (Debian: etcd-server)")
-
-
-def free_ports(count: int) -> int:
-    """The first of so many free ports in a row, below those that the system gives to clients."""
-    while True:
-        first = random.randrange(20_911, 32_700 - count)
-        with contextlib.ExitStack() as taken:
-            try:
-                for number in range(first, first + count):
-                    taken.enter_context(socket.socket()).bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return first
 
 
 class EtcdMember:

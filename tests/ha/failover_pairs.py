@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from ha.etcd_members import EtcdMember, free_ports, one_etcd
+from free_ports import free_ports
+from ha.etcd_members import EtcdMember, one_etcd
 from running import broker_config
 from waiting import until_async as until
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ha.etcd_members import NEEDS_ETCD, free_ports, one_etcd
+from free_ports import free_ports
+from ha.etcd_members import NEEDS_ETCD, one_etcd
 from ha.failover_pairs import CALL_MS, cut_off, in_sync, pair, until
 from running import broker_config
 

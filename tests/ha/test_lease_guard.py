@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ha.etcd_members import NEEDS_ETCD, EtcdMember, free_ports
+from free_ports import free_ports
+from ha.etcd_members import NEEDS_ETCD, EtcdMember
 from ha.failover_pairs import in_sync, pair, until
 
 from mqfast.errors import MqfastError
