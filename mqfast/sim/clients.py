@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer", "Producer", "PullConsumer", "SimpleConsumer", "TransactionalProducer"]
 
+_RETRIES: Final = 16  # of a group without a setting of its own
+
 
 class _Client:
     """A client in a process."""
@@ -131,10 +133,9 @@ class TransactionalProducer(Producer):
         """
         history = self._world.history
         self._outcomes[body] = commits
-        if commits:
-            history.attempt(topic, body)
-        else:
-            history.attempt(topic, body)
+        history.attempt(topic, body)
+        history.once.add(body)
+        if not commits:
             history.withdrawn.add(body)
         result = await self._run(
             self.client.send_in_transaction, Message(topic, body), lambda *_: commits if answers else None
@@ -164,9 +165,10 @@ class PullConsumer(_Client):
         messages: Sequence[Any] = await self._run(self.client.poll, timeout_s, max_count)
         history = self._world.history
         for message in messages:
+            queue = message.queue
             delivery = Delivery(
-                self._world.loop.now_s, self._group, self.process.name, message.topic, message.queue_id,
-                message.queue_offset, bytes(message.body),
+                self._world.loop.now_s, self._group, self.process.name, message.topic, queue.broker_name, queue.topic,
+                queue.queue_id, message.queue_offset, bytes(message.body),
             )  # fmt: skip
             history.begun.append(delivery)
             history.ended.append(delivery)
@@ -243,21 +245,32 @@ class Consumer(_Client):
     async def start(self, group: str, topic: str, handler: Callable[..., Any], tags: str, **options: Any) -> None:
         """Make and start the consumer."""
         world, member = self._world, self.process.name
+        retries, is_orderly = options.get("max_reconsume_times", -1), bool(options.get("orderly"))
+        if not is_orderly:
+            world.history.deliveries_max[group] = 1 + (_RETRIES if retries < 0 else retries)
+        is_orderly = is_orderly and retries < 0  # else a dead letter lets the next message pass
 
         async def handle(message: Any) -> Any:
+            queue, history, is_success = message.queue, world.history, False
             delivery = Delivery(
-                world.loop.now_s, group, member, topic, message.queue_id, message.queue_offset, bytes(message.body)
-            )
-            world.history.begun.append(delivery)
-            world.history.note(self.process, "deliver", f"{group} {message.queue_id} {message.queue_offset}")
+                world.loop.now_s, group, member, topic, queue.broker_name, queue.topic, queue.queue_id,
+                message.queue_offset, bytes(message.body),
+            )  # fmt: skip
+            history.begun.append(delivery)
+            history.note(self.process, "deliver", f"{group} {message.queue_id} {message.queue_offset}")
+            if is_orderly:
+                history.orderly.begin(delivery, history.ends)
             try:
                 result = handler(message)
                 if inspect.isawaitable(result):
                     result = await result
+                is_success = result is None or str(result) == "ConsumeStatus.CONSUME_SUCCESS" or result is True
             finally:
-                world.history.ended.append(delivery)
-            if result is None or str(result) == "ConsumeStatus.CONSUME_SUCCESS" or result is True:
-                world.history.deliveries.append(delivery._replace(at_s=world.loop.now_s))
+                history.ended.append(delivery)
+                if is_orderly:
+                    history.orderly.end(delivery, is_success=is_success)
+            if is_success:
+                history.deliveries.append(delivery._replace(at_s=world.loop.now_s))
             return result
 
         async def begin() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "ProcessEnded"]
 
 _SAMPLE_S: Final = 0.025
+_START_S: Final = 60.0
 
 
 class Cluster(World):
@@ -104,14 +105,14 @@ class Cluster(World):
         """Start an AsyncProducer on a new machine. Args: options: of the AsyncProducer."""
         producer = Producer(self, self._client_process(group))
         self.clients.append(producer)
-        await producer.start(group, instance_name=producer.process.name, **options)
+        await producer.start(group, **_started(producer, options))
         return producer
 
     async def transactional_producer(self, group: str, **options: Any) -> TransactionalProducer:
         """Start an AsyncTransactionProducer on a new machine."""
         producer = TransactionalProducer(self, self._client_process(group))
         self.clients.append(producer)
-        await producer.start(group, instance_name=producer.process.name, **options)
+        await producer.start(group, **_started(producer, options))
         return producer
 
     async def pull_consumer(self, group: str, topic: str, **options: Any) -> PullConsumer:
@@ -119,7 +120,7 @@ class Cluster(World):
         consumer = PullConsumer(self, self._client_process(group))
         self.clients.append(consumer)
         options.setdefault("from_where", "earliest")
-        await consumer.start(group, topic, instance_name=consumer.process.name, **options)
+        await consumer.start(group, topic, **_started(consumer, options))
         return consumer
 
     async def simple_consumer(self, group: str, topic: str, **options: Any) -> SimpleConsumer:
@@ -127,7 +128,7 @@ class Cluster(World):
         consumer = SimpleConsumer(self, self._client_process(group))
         self.clients.append(consumer)
         options.setdefault("from_where", "earliest")
-        await consumer.start(group, topic, instance_name=consumer.process.name, **options)
+        await consumer.start(group, topic, **_started(consumer, options))
         return consumer
 
     async def consumer(
@@ -142,7 +143,7 @@ class Cluster(World):
         if tags == "*" and options.get("model") != "broadcasting":
             self.groups.append((group, topic, consumer.process.name))
         options.setdefault("from_where", "earliest")
-        await consumer.start(group, topic, handler, tags, instance_name=consumer.process.name, **options)
+        await consumer.start(group, topic, handler, tags, **_started(consumer, options))
         return consumer
 
     def _client_process(self, group: str) -> Process:
@@ -199,3 +200,8 @@ class Cluster(World):
         self.loop.close()
         self.threads.close()
         instance.forget_loop(self.loop)
+
+
+def _started(client: Producer | Consumer | PullConsumer | SimpleConsumer, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a client: a start waits while the name servers are away."""
+    return {"instance_name": client.process.name, "start_timeout_s": _START_S, **options}

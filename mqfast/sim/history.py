@@ -51,17 +51,23 @@ class Sent(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message given to a handler."""
+    """A message given to a handler. ``topic``: of the subscription; ``broker``, ``queue_topic``, ``queue_id``: the
+    queue of the pull, for a retried message of the retry topic.
+    """
 
     at_s: float
     group: str
     member: str
     topic: str
+    broker: str
+    queue_topic: str
     queue_id: int
     offset: int
     body: bytes
 
 
+LOCK_HELD_S: Final = 19.0
+"""How long a member that has lost a queue waits for a handler before the lock is released."""
 POP_MARGIN_S: Final = 1.5
 """What clocks of different rates, and whole seconds, add to an invisible time."""
 
@@ -109,14 +115,55 @@ class Pop:
         return other.got_s < self.hidden_until_s - POP_MARGIN_S and not can_be_before
 
 
+class OrderlyHandlers:
+    """The handlers of orderly consumers. A queue has one handler at a time, and a message comes behind the success of
+    all messages before.
+
+    Attributes: ``broken``: the first broken promise.
+    """
+
+    def __init__(self) -> None:
+        self.broken: Broken | None = None
+        self._next: Final[dict[tuple[str, str, str, int], int]] = {}
+        self._running: Final[dict[tuple[str, str, str, int], tuple[Delivery, int]]] = {}
+
+    def begin(self, delivery: Delivery, ends: int) -> None:
+        """Note the begin of a handler. Args: ends: processes that have ended so far; locks end with a broker."""
+        queue = _queue(delivery)
+        expected = self._next.setdefault(queue, delivery.offset)
+        if delivery.offset > expected:
+            self._break("in order", f"{delivery} came before a success of offset {expected}")
+        other, ends_then = self._running.get(queue, (delivery, ends))
+        if other is not delivery and ends_then == ends and delivery.at_s - other.at_s < LOCK_HELD_S:
+            self._break("one owner of a queue", f"{delivery} came during the handler of {other}")
+        self._running[queue] = delivery, ends
+
+    def end(self, delivery: Delivery, *, is_success: bool) -> None:
+        """Note the end of a handler."""
+        queue = _queue(delivery)
+        if is_success and self._next[queue] == delivery.offset:
+            self._next[queue] += 1
+        if queue in self._running and self._running[queue][0] is delivery:
+            del self._running[queue]
+
+    def _break(self, name: str, text: str) -> None:
+        self.broken = self.broken or Broken(name, text)
+
+
+def _queue(delivery: Delivery) -> tuple[str, str, str, int]:
+    return delivery.group, delivery.broker, delivery.queue_topic, delivery.queue_id
+
+
 class History(logging.Handler):
     """All that happened.
 
     Args: base: the directory of all disks, whose name differs in each run.
     Attributes: ``attempts``: bodies that a producer tried to send, by topic; ``sent``: answered sends; ``deliveries``:
     of handlers that returned success; ``begun``, ``ended``: of all handlers; ``pops``: of simple consumers;
-    ``kills_s``: ends of servers without a stop; ``expected``: (topic, body) that will be visible later; ``withdrawn``:
-    bodies that never are; ``due_s``: earliest delivery of a body; ``hash``: of all events.
+    ``kills_s``: ends of servers without a stop; ``ends``: number of processes that have ended; ``expected``: (topic,
+    body) that will be visible later; ``withdrawn``: bodies that never are; ``due_s``: earliest delivery of a body;
+    ``once``: bodies that are stored once at most; ``orderly``: handlers of orderly consumers; ``deliveries_max``:
+    deliveries of a group before a message is a dead letter; ``hash``: of all events.
     """
 
     def __init__(self, base: str) -> None:
@@ -127,12 +174,16 @@ class History(logging.Handler):
         self.withdrawn: Final[set[bytes]] = set()
         self.expected: Final[list[tuple[str, bytes]]] = []
         self.due_s: Final[dict[bytes, float]] = {}
+        self.once: Final[set[bytes]] = set()
+        self.orderly: Final = OrderlyHandlers()
+        self.deliveries_max: Final[dict[str, int]] = {}
         self.sent: Final[list[Sent]] = []
         self.deliveries: Final[list[Delivery]] = []
         self.begun: Final[list[Delivery]] = []
         self.ended: Final[list[Delivery]] = []
         self.pops: Final[list[Pop]] = []
         self.kills_s: Final[list[float]] = []
+        self.ends = 0
         self.has_clock_jumped = False
         self.hash = 0
         self.events = 0

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from mqfast.broker.metadata.topic_manager import DLQ_PREFIX
 from mqfast.errors import MqfastError
 from mqfast.sim.history import Broken, Place, Pop
 from mqfast.sim.servers import BrokerServer, brokers_of
@@ -55,6 +56,8 @@ class Invariants:
                 if samples % _OFFSET_SAMPLES == 0:
                     self._check_all_offsets()
                 self._check_own()
+                if self._world.history.orderly.broken is not None:
+                    raise self._world.history.orderly.broken
                 if self._world.loop.errors:
                     raise Broken("no unhandled exception", self._world.loop.errors[0])
             except Broken as broken:
@@ -141,6 +144,8 @@ class Invariants:
             for topic in dict.fromkeys(topic for topic, _ in expected):
                 there.update((topic, body) for body in self._stored(leader.store, topic))
         missing = [row for row in expected if row not in there]
+        if self._world.history.has_clock_jumped:  # a due time is of the wall clock of then
+            missing = [row for row in missing if row[1] not in self._world.history.due_s]
         return f"{missing[0][1]!r} of topic {missing[0][0]} is not visible" if missing else None
 
     @staticmethod
@@ -158,10 +163,29 @@ class Invariants:
             got = {
                 delivery.body for delivery in history.deliveries if (delivery.group, delivery.topic) == (group, topic)
             }
-            for sent in history.promised:
-                if sent.topic == topic and sent.body not in got:
+            missing = [sent for sent in history.promised if sent.topic == topic and sent.body not in got]
+            dead = set(self._dead_letters(group)) if missing else set()
+            for sent in missing:
+                if sent.body not in dead:
                     return f"group {group} has not got {sent.body!r} of {sent.place}"
         return None
+
+    def _dead_letters(self, group: str) -> Iterator[bytes]:
+        """Yield the bodies of all dead letters of a group."""
+        for name in self._names():
+            leader = self.leader(name)
+            if leader is not None and leader.store is not None:
+                yield from self._stored(leader.store, DLQ_PREFIX + group)
+
+    def _check_dead_letters(self) -> None:
+        """Check that each dead letter has had all its deliveries."""
+        history = self._world.history
+        for group, deliveries in history.deliveries_max.items():
+            for body in self._dead_letters(group):
+                tries = sum(delivery.body == body and delivery.group == group for delivery in history.begun)
+                if tries < deliveries:
+                    text = f"{body!r} of {group}: {tries} of {deliveries} deliveries"
+                    raise Broken("no message is given up early", text)
 
     def check_all(self) -> None:
         """Check everything. Raises: Broken."""
@@ -183,6 +207,7 @@ class Invariants:
                 raise Broken("no delay is cut short", f"{delivery} was due at {due_s:.3f} s")
             if delivery.body not in self._world.history.attempts.get(delivery.topic, ()):
                 raise Broken("nothing invented", f"{delivery} was never sent")
+        self._check_dead_letters()
         if not jumped:
             self._check_pops()
 
@@ -234,6 +259,7 @@ class Invariants:
         """Check queues: no hole, nothing invented, and every promised message in place."""
         history = self._world.history
         stored: dict[Place, bytes] = {}
+        seen: dict[bytes, Place] = {}
         for topic, bodies in history.attempts.items():
             for queue_id in store.queue_ids(topic):
                 at = store.min_offset(topic, queue_id)
@@ -249,7 +275,7 @@ class Invariants:
                     if not messages:
                         raise Broken("queues are whole", f"{broker.name} {topic}/{queue_id}: nothing at {at} of {end}")
                     for message in messages:
-                        body = bytes(message.body)
+                        body, place = bytes(message.body), Place(broker.broker_name, topic, queue_id, at)
                         if message.queue_offset != at:
                             raise Broken(
                                 "queues are whole",
@@ -259,7 +285,11 @@ class Invariants:
                             raise Broken("nothing invented", f"{broker.name} {topic}/{queue_id}/{at}: {body!r}")
                         if body in history.withdrawn:
                             raise Broken("rolled back", f"{broker.name} {topic}/{queue_id}/{at}: {body!r} is visible")
-                        stored[Place(broker.broker_name, topic, queue_id, at)] = body
+                        if body in history.once:
+                            if body in seen:
+                                raise Broken("stored once", f"{broker.name} {topic}: {body!r} at {seen[body]}, {place}")
+                            seen[body] = place
+                        stored[place] = body
                         at += 1
         for sent in history.promised:
             if sent.place.broker != broker.broker_name or sent.place.offset < store.min_offset(*sent.place[1:3]):
@@ -279,11 +309,12 @@ class Invariants:
         broker = leader.broker
         assert broker is not None
         ended: dict[tuple[str, str, int], set[int]] = {}
+        whole = {known[:2] for known in self._groups}
         for delivery in self._world.history.ended:
-            ended.setdefault((delivery.group, delivery.topic, delivery.queue_id), set()).add(delivery.offset)
+            if delivery.broker == leader.broker_name and (delivery.group, delivery.topic) in whole:
+                place = delivery.group, delivery.queue_topic, delivery.queue_id
+                ended.setdefault(place, set()).add(delivery.offset)
         for (group, topic, queue_id), offsets in ended.items():
-            if not any(known[:2] == (group, topic) for known in self._groups):
-                continue
             committed = broker.context.offsets.get(group, topic, queue_id)
             for offset in range(min(offsets), committed or 0):
                 if offset not in offsets:

@@ -21,10 +21,11 @@ __all__ = ["SimLoop", "Stuck"]
 
 _TURN_S: Final = 1e-6
 _EXECUTOR_S: Final = 0.002
+_TURNS_MAX: Final = 20_000
 
 
 class Stuck(RuntimeError):
-    """No callback is ready and no timer is set: the scenario waits for ever."""
+    """The scenario waits for ever: no callback is ready and no timer is set, or callbacks run without end."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -56,6 +57,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._watched: Final[dict[int, tuple[int, Process, Callable[[], None]]]] = {}
         self._signalled: Final[set[int]] = set()
         self._may_signal = False
+        self._turns_before = 0  # before the last timer
         self._executors: Final[dict[Any, asyncio.Future[Any]]] = {}
         self.set_task_factory(self._make_task)
 
@@ -123,6 +125,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self._advance()
         at = int(self._rng.random() * len(self._busy)) if len(self._busy) > 1 else 0
         process = self._busy[at]
+        if self.turns - self._turns_before > _TURNS_MAX:
+            raise Stuck(f"{_TURNS_MAX} callbacks have run without a wait, the last ones of {process.name}")
         handle = process.ready.popleft()
         if not process.ready:
             del self._busy[at]
@@ -158,6 +162,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if self.deadline_s is not None and when > self.deadline_s:
                 raise Stuck(f"the scenario did not end within {self.deadline_s:.0f} virtual seconds")
             self.now_s = max(self.now_s, when)
+            self._turns_before = self.turns
             self._enqueue(timer)
             return
         raise Stuck("no callback is ready and no timer is set")

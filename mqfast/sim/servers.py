@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.broker.replication.failover_broker import FailoverBroker
 from mqfast.broker.server import Broker
+from mqfast.errors import MqfastError
 from mqfast.ha.promotion import PromotionPlan, carry_out, plan_promotion
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
@@ -130,8 +131,12 @@ class Server:
             self.kill()
             return
         task = self.world.loop.create_task(_awaited(stop), context=process.context)
-        with contextlib.suppress(ProcessEnded):
+        try:
             await self.world.finished(process, task)
+        except ProcessEnded:
+            pass
+        except MqfastError as error:  # of a full disk, which ends the process with an error
+            self.world.history.note(process, "failed", f"stop: {type(error).__name__}")
         if process.is_alive:
             self._end(process)
 

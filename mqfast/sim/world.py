@@ -74,6 +74,7 @@ class World:
         """End a process at once, with all threads and connections."""
         machine = process.machine
         self.history.note(process, "crash", "power" if power else "kill")
+        self.history.ends += 1
         process.is_alive = False
         machine.process, machine.has_power = None, not power
         self.network.process_ended(process, has_kernel=not power)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
-
-from running import Running
+from typing import Any, Protocol
 
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.once import ONCE, RowSequence, SequenceRange
+
+
+class Caller(Protocol):
+    """A client that makes requests."""
+
+    async def call(self, code: int, body: bytes = b"", **fields: Any) -> RemotingCommand: ...
 
 
 class Task:
@@ -39,7 +43,7 @@ class Task:
         previous = self.marks[begin - 1].row if begin else -1
         return SequenceRange(previous, self.marks[end - 1]).text()
 
-    async def send(self, one: Running, begin: int, end: int, queue_id: int = 1, **more: Any) -> RemotingCommand:
+    async def send(self, one: Caller, begin: int, end: int, queue_id: int = 1, **more: Any) -> RemotingCommand:
         return await one.call(
             RequestCode.SEND_BATCH_MESSAGE, self.body(begin, end),
             **{

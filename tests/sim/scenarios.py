@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from group_scenarios import dead_letters, levels, members, orderly, retried
+from row_scenarios import rows, rows_fail_over
 
 from mqfast.errors import MqfastError
 
@@ -12,7 +19,10 @@ if TYPE_CHECKING:
     from mqfast.sim import Cluster
     from mqfast.sim.clients import SimpleConsumer
 
-__all__ = ["fail_over", "one_broker", "send_and_consume"]
+__all__ = [
+    "dead_letters", "fail_over", "levels", "members", "one_broker", "orderly", "retried", "rows", "rows_fail_over",
+    "send_and_consume",
+]  # fmt: skip
 
 
 def _nothing(_: Any) -> None:

@@ -55,6 +55,13 @@ _END: Final = "broker/transaction/end_transaction.py"
 _CHECK: Final = "broker/transaction/transaction_check.py"
 _TIMER: Final = "schedule/timer/service.py"
 
+_ROWS: Final = "broker/idempotence/idempotent_writes.py"
+_ROW_RECOVERY: Final = "broker/idempotence/state_recovery.py"
+_LEVELS: Final = "schedule/delay_service.py"
+_BACK: Final = "broker/pull/send_message_back.py"
+_LOCKS: Final = "broker/metadata/client_manager/queue_locks.py"
+_COORDINATOR: Final = "client/consumer/push/coordinator.py"
+_ALLOCATION: Final = "client/consumer/allocation.py"
 _PROMOTION: Final = "ha/promotion.py"
 
 _CUTS: Final = ("kill", "isolate", "cut", "etcd away")
@@ -205,5 +212,62 @@ MUTANTS: Final = (
         replace("mark is not None", "False"), (),
     ),
     _of("disk-not-waited-for", "power_cuts", _WRITER, "CommitWait.begin", condition("False", 3), ("power",)),
+    _of("row-not-remembered", "rows", _ROWS, "IdempotentWrites._send", drop("memory.note"), ()),
+    _of(
+        "rest-of-rows-stored-as-a-whole", "rows", _ROWS, "IdempotentWrites._send",
+        replace("memoryview(body)[_behind(body, topic, queue_id, mark, known) :]", "memoryview(body)"), (),
+    ),
+    _of("gap-in-rows-accepted", "rows", _ROWS, "IdempotentWrites._send", condition("False", 4), ()),
+    _of("ended-batch-goes-on", "rows", _ROWS, "IdempotentWrites._send", condition("False", 3), ()),
+    _of("rows-forgotten-by-a-restart", "rows", _ROW_RECOVERY, "remember", drop("_walk", 2), ("kill",)),
+    _of("rows-forgotten-by-a-stop", "rows", _ROW_RECOVERY, "ProducerStateFile.load", drop("memory.load"), ("stop",)),
+    _of("rows-forgotten-by-a-new-master", "rows_fail_over", _ROW_RECOVERY, "remember", drop("_walk", 2), _CUTS),
+    _of(
+        "transaction-ends-twice", "transactions", _END, "EndTransaction._end_transaction",
+        replace("self._halves.newest(half)", "offset"),
+    ),
+    _of(
+        "end-without-a-mark", "transactions", _END, "EndTransaction._end_transaction",
+        drop("self._halves.end_all"), (),
+    ),
+    _of(
+        "level-is-early", "levels", _LEVELS, "DelayService._pass",
+        replace("self._run_level(level, now_ms)", "self._run_level(level, now_ms + 3000)"), (),
+    ),
+    _of(
+        "level-skips-a-message", "levels", _LEVELS, "DelayService._run_level",
+        replace("level.offset += 1", "level.offset += 2"), (),
+    ),
+    _of(
+        "level-progress-in-front-of-deliveries", "levels", _LEVELS, "DelayService._run_level",
+        condition("False", -1), ("disk full",),
+    ),
+    _of(
+        "pop-without-a-check-point", "popped", _POP_READER, "PopReader._store_check_point",
+        replace("self._revive.topic, self._revive.life", "'rmq_sys_other', self._revive.life"), ("kill",),
+    ),
+    _of("lock-granted-to-anyone", "orderly", _LOCKS, "QueueLocks.lock", condition("True", 2), ()),
+    _of(
+        "lock-released-during-a-handler", "orderly", _COORDINATOR, "Coordinator._leave_queue",
+        replace("ORDERLY_GRACE_S if is_locked else GRACE_S", "0.0"), (),
+    ),
+    _of("failed-orderly-message-passed", "orderly", _DISPATCHER, "Dispatcher._resume_later", drop("pq.requeue"), ()),
+    _of(
+        "revoked-queue-skips-messages", "members", _COORDINATOR, "Coordinator._leave_queue",
+        replace("assigned.pq.committable", "assigned.pq.next_offset"), (),
+    ),
+    _of(
+        "queue-of-no-member", "members", _ALLOCATION, "AverageAllocation.__call__",
+        replace("each + (index < rest)", "each"), (),
+    ),
+    _of(
+        "dead-letter-a-try-early", "dead_letters", _BACK, "SendBack.send_back",
+        replace(">= max_retries", ">= max_retries - 1"), (),
+    ),
+    _of(
+        "retry-without-its-count", "dead_letters", _BACK, "SendBack.send_back",
+        replace("message.reconsume_times + 1", "message.reconsume_times"), (),
+    ),
+    _of("retry-not-waited-for", "retried", _BACK, "SendBack.send_back", condition("False", -1), ("power",)),
 )
 # fmt: on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -71,6 +72,17 @@ def test_a_scenario_that_waits_for_nothing_ends() -> None:
     assert failure.invariant == "the scenario ends"
 
 
+def test_callbacks_that_run_without_end_are_a_failure() -> None:
+    async def spins(c: Cluster) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    failure = run_seed(spins, 1).failure
+    assert failure is not None
+    assert failure.invariant == "the scenario ends"
+    assert "the last ones of scenario" in failure.text
+
+
 def test_a_crash_between_two_system_calls_keeps_what_was_acknowledged() -> None:
     """Crash in front of the n-th call after each send, for many n."""
 
@@ -88,8 +100,12 @@ def test_a_crash_between_two_system_calls_keeps_what_was_acknowledged() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["one_broker", "pulled", "popped", "popped_in_order", "transactions", "fail_over", "failing_handler"]
-)
+    "name",
+    [
+        "one_broker", "pulled", "popped", "popped_in_order", "transactions", "fail_over", "failing_handler", "orderly",
+        "members", "retried", "dead_letters", "levels", "rows", "rows_fail_over",
+    ],
+)  # fmt: skip
 def test_promises_hold_with_faults(name: str) -> None:
     for seed in range(1000, 1300 if _WHOLE else 1003):
         outcome = run_seed(getattr(scenarios, name), seed)
@@ -109,6 +125,11 @@ def test_a_promotion_by_hand_loses_nothing() -> None:
     for seed in range(100 if _WHOLE else 4):
         outcome = run_seed(scenarios.promoted_by_hand, seed, plan=())
         assert outcome.failure is None, str(outcome.failure)
+
+
+def test_a_revoked_orderly_queue_whose_handler_fails_stops_no_worker() -> None:
+    outcome = run_seed(scenarios.orderly, 100)
+    assert outcome.failure is None, str(outcome.failure)
 
 
 @pytest.mark.parametrize("kind", ["etcd lost", "etcd backup"])
@@ -134,7 +155,20 @@ def test_each_mutant_applies(mutant: Any) -> None:
         compile(texts[part.file], part.file, "exec")
 
 
-@pytest.mark.parametrize("name", ["etcd-without-its-record-believed", "pop-ack-forgotten", "promoted-though-diverged"])
+@pytest.mark.parametrize("name", ["dead_letters", "levels", "orderly", "members", "rows"])
+def test_without_faults_nothing_is_delivered_twice_or_given_up_early(name: str) -> None:
+    for seed in range(300 if _WHOLE else 2):
+        outcome = run_seed(getattr(scenarios, name), seed, plan=())
+        assert outcome.failure is None, str(outcome.failure)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "etcd-without-its-record-believed", "pop-ack-forgotten", "promoted-though-diverged", "ended-batch-goes-on",
+        "lock-granted-to-anyone", "dead-letter-a-try-early",
+    ],
+)  # fmt: skip
 def test_a_mutant_is_found(name: str) -> None:
     finder = Path(__file__).with_name("finder.py")
     command = [sys.executable, str(finder), name, "--seeds", "10"]

@@ -78,7 +78,7 @@ class ProcessQueue:
     def requeue(self, messages: Sequence[Delivery]) -> None:
         """Put taken messages back at the head of the queue; a dropped queue takes none."""
         with self._lock:
-            if self.dropped:  # a message that waits in vain would be offered to the workers without end
+            if self.dropped:  # a message that is never taken would be offered to the workers without end
                 return
             self._waiting.extendleft(message for message in reversed(messages) if message.queue_offset in self._open)
 
