@@ -15,11 +15,14 @@ from mqfast.testing import Broker
 numbers = itertools.count()
 
 
-def consumer(broker: Broker, topic: str, group: str, *, kind: int = 3, client_id: str = "") -> GrpcClient:
+def consumer(
+    broker: Broker, topic: str, group: str, *, kind: int = 3, client_id: str = "", await_ms: int | None = None
+) -> GrpcClient:
     """Return a client with settings of a consumer."""
     client = GrpcClient(broker.addresses["broker-a"], client_id or f"consumer-{next(numbers)}")
     entry = m.SubscriptionEntry(m.Resource("", topic), m.FilterExpression(1, "*"))
-    settings = m.Settings(client_type=kind, subscription=m.Subscription(m.Resource("", group), [entry]))
+    subscription = m.Subscription(m.Resource("", group), [entry], long_polling_timeout=await_ms)
+    settings = m.Settings(client_type=kind, subscription=subscription)
     stream = client.open("Telemetry")
     stream.send(m.TelemetryCommand(settings=settings))
     answer = stream.next(m.TelemetryCommand)
@@ -102,6 +105,21 @@ def test_an_empty_answer_comes_before_the_deadline(broker: Broker, topic: str) -
         )
         answers = list(client.stream("ReceiveMessage", request, m.ReceiveMessageResponse, grpc_timeout="800m"))
         assert [answer.status.code for answer in answers if answer.status] == [Code.MESSAGE_NOT_FOUND]
+
+
+def test_a_request_without_a_polling_time_waits_as_the_settings_say(broker: Broker, topic: str) -> None:
+    """Java's SDK up to 5.0.3 sends none: its simple consumers waited until the deadline, which an answer may miss."""
+    request = m.ReceiveMessageRequest(
+        m.Resource("", "readers"), m.MessageQueue(m.Resource("", topic)), None, 32, 30_000, False, 20_000
+    )
+    with consumer(broker, topic, "readers", await_ms=300) as client:
+        assert receive(client, topic, "readers") == (Code.MESSAGE_NOT_FOUND, [])
+        held = client.open("ReceiveMessage")
+        held.send(request)
+        held.end()
+        assert receive(client, topic, "readers", long_polling_timeout=None) == (Code.MESSAGE_NOT_FOUND, [])
+        broker.send(topic, b"for the longer wait")
+        assert held.next(m.ReceiveMessageResponse) == m.ReceiveMessageResponse(m.Status(Code.OK, "OK"))
 
 
 def test_tags_select_messages(broker: Broker, topic: str) -> None:

@@ -62,8 +62,8 @@ class GrpcClient(Channel):
     """A client, as handlers of remoting see their peer. No connection of its own: calls and Telemetry have theirs.
 
     Attributes: ``client_id``; ``account``: the access key, empty without a signature; ``key``: in the table of clients;
-        ``settings``: of the last Telemetry; ``telemetry``: the open stream; ``connections``: those that carried calls,
-        and are open.
+        ``settings``: of the last Telemetry; ``await_ms``: the wait of a simple consumer by its own settings;
+        ``telemetry``: the open stream; ``connections``: those that carried calls, and are open.
     """
 
     def __init__(self, context: BrokerContext, processors: Processors, client_id: str, account: str) -> None:
@@ -79,6 +79,7 @@ class GrpcClient(Channel):
         self.key: tuple[str, ...] = ()
         self.language: int = LanguageCode.OTHER
         self.settings: Settings | None = None
+        self.await_ms: int | None = None
         self.telemetry: Call | None = None
         self.connections: dict[Channel, None] = {}
         self.peer = self.socket_peer = ("", 0)

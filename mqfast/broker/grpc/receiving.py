@@ -93,11 +93,7 @@ class Receiving:
             topic=topic,
             max_count=max(1, min(request.batch_size or _BATCH_MAX, _BATCH_MAX)),
             invisible_ms=_invisible_ms(request),
-            wait_ms=wait_ms(
-                call,
-                self._context.loop.time(),
-                _POLLING_MS if request.long_polling_timeout is None else request.long_polling_timeout,
-            ),
+            wait_ms=wait_ms(call, self._context.loop.time(), _polling_ms(client, request)),
             expression_type=kind,
             expression=expression,
             is_orderly=bool((self._context.groups.table.get(group) or {}).get("consumeMessageOrderly", False)),
@@ -320,6 +316,13 @@ def _invisible_ms(request: ReceiveMessageRequest) -> int:
             f"invisible_duration: expected {_INVISIBLE_MS_MIN} to {_INVISIBLE_MS_MAX} ms, found {wanted_ms}",
         )
     return wanted_ms
+
+
+def _polling_ms(client: GrpcClient, request: ReceiveMessageRequest) -> int:
+    """Return how long a request waits for messages. Java's SDK up to 5.0.3 says so in the settings alone."""
+    if request.long_polling_timeout is not None:
+        return request.long_polling_timeout
+    return _POLLING_MS if client.await_ms is None else client.await_ms
 
 
 def _check_no_lite(lite_topic: str | None) -> None:

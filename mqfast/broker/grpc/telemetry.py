@@ -114,6 +114,7 @@ class Telemetry:
 
     async def _settings(self, call: Call, client: GrpcClient, given: Settings) -> Message | None:
         try:
+            await_ms = _await_ms(given)
             merged = self._merged(given)
             before = client.settings
             client.settings = merged
@@ -124,6 +125,7 @@ class Telemetry:
         if status.code != Code.OK:
             client.settings = before
             raise _end_of_stream(status.code, status.message)
+        client.await_ms = await_ms
         if call.has_ended:
             return None
         answer = TelemetryCommand(status=OK, settings=merged)
@@ -243,6 +245,13 @@ class Telemetry:
             raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "expected a client with settings (Telemetry), found none")
         client.close()
         return StatusResponse(OK)
+
+
+def _await_ms(given: Settings) -> int | None:
+    """Return how long a simple consumer waits for messages, as the client states; None for others."""
+    if given.client_type != SIMPLE_CONSUMER or given.subscription is None:
+        return None
+    return given.subscription.long_polling_timeout
 
 
 def _end_of_stream(code: int, text: str) -> GrpcError:
