@@ -51,6 +51,8 @@ SMALL: Final = {
     "maxIndexNum": "20000",
     "flushDiskType": "SYNC_FLUSH",  # acknowledged messages survive a power cut
 }
+_REGISTRATION_S: Final = 60.0
+_FAULTY_S: Final = 1.0
 AT_ONCE: Final = " ".join(["0s"] * 18)
 
 
@@ -227,6 +229,7 @@ class RunningCluster:
         member.port = member.broker.address[1]
         member.state = RUNNING
         self.disk.apply(member.os_api, member.context.store)
+        await self._registered(member)
         await self.create_topics(member, self.topics, self.groups)
 
     def _door(self) -> FaultDoor:
@@ -252,6 +255,11 @@ class RunningCluster:
         if missing:
             context.topics.permission_changed()
         await context.changes.settled()
+        await self._registered(member)
+
+    async def _registered(self, member: RunningServer) -> None:
+        """Wait for the registrations of a broker, also on a slow machine; only briefly where faults may delay these."""
+        await member.context.registration.wait_registered(_FAULTY_S if self.gate.faults else _REGISTRATION_S)
 
     async def close(self) -> None:
         """Close everything and remove the files."""
@@ -363,7 +371,7 @@ class RunningCluster:
                 await self._start_name_server(server)
                 for member in self.running():  # else a broker would register within half a minute
                     member.context.registration.register_soon()
-                    await member.context.registration.wait_registered(1.0)
+                    await self._registered(member)
 
     # --- all anew ---
 
