@@ -45,6 +45,15 @@ def test_a_message_is_stored_as_a_remoting_client_sees_it(broker: Broker, client
     assert stored.queue_offset == answer.entries[0].offset
 
 
+@pytest.mark.parametrize("size", [16 * 1024, 16 * 1024 + 1])
+def test_the_limit_of_properties_counts_names_values_tag_and_keys(client: GrpcClient, size: int) -> None:
+    """What the broker adds, and what separates properties, does not count."""
+    rest = size - len("namevaluekey")
+    system = message(tag="t" * (rest - 100), keys=["key", "k" * 100]).system_properties
+    answer = send(client, m.GrpcMessage(m.Resource("", "plain"), {"name": "value"}, system, b"x"))
+    assert code_of(answer) == (Code.OK if size == 16 * 1024 else Code.MESSAGE_PROPERTIES_TOO_LARGE)
+
+
 def test_a_batch_has_an_entry_for_each_message(broker: Broker, client: GrpcClient) -> None:
     answer = send(client, *(message("one", b"%d" % number) for number in range(5)))
     assert code_of(answer) == Code.OK
@@ -76,6 +85,7 @@ def test_a_batch_has_an_entry_for_each_message(broker: Broker, client: GrpcClien
          Code.MESSAGE_PROPERTIES_TOO_LARGE),
         (m.GrpcMessage(m.Resource("", "plain"), {str(n): "b" for n in range(129)}, message().system_properties, b"x"),
          Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        (message(trace_context="c" * 40_000), Code.MESSAGE_PROPERTIES_TOO_LARGE),
         (m.GrpcMessage(m.Resource("", "plain"), {}, None, b"x"), Code.MESSAGE_CORRUPTED),
     ],
 )  # fmt: skip

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Sends", "queue_of_group"]
 
 _PROPERTIES_MAX, _PROPERTIES_BYTES_MAX, _GROUP_BYTES_MAX = 128, 16 * 1024, 64
+_STORED_BYTES_MAX: Final = 31 * 1024  # of 32,767; the timer adds some
 _MESSAGES_MAX: Final = 1024
 _RECOVERY_MS_MAX: Final = 3_600_000
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -220,12 +221,8 @@ class Sends:
                 raise Refused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name[:80]!r}: expected a name of your own")
         pairs: dict[str, str] = {**users, **self._system_pairs(topic, system)}
         text = "".join([f"{name}\x01{value}\x02" for name, value in pairs.items() if value])
-        size = len(text.encode("utf-8", "replace"))
-        if size > _PROPERTIES_BYTES_MAX:
-            raise Refused(
-                Code.MESSAGE_PROPERTIES_TOO_LARGE,
-                f"properties: expected at most {_PROPERTIES_BYTES_MAX} bytes with tag and keys, found {size}",
-            )
+        if (size := len(text.encode("utf-8", "replace"))) > _PROPERTIES_BYTES_MAX:
+            _check_size([*users, *users.values(), system.tag or "", *system.keys], size)
         # Every control character is refused in names and values; of those between them there are two for a pair.
         if len(_CONTROL.findall(text)) != 2 * sum(map(bool, pairs.values())):
             raise Refused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "properties: expected no control character, found one")
@@ -317,3 +314,18 @@ class Sends:
 
 def _response(entries: list[SendResultEntry]) -> SendMessageResponse:
     return SendMessageResponse(overall([entry.status or Status() for entry in entries]), entries)
+
+
+def _check_size(texts: list[str], stored: int) -> None:
+    """Check names and values of properties, tag and keys, and the size of all that is stored. Raises: Refused."""
+    size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    if stored > _STORED_BYTES_MAX:
+        raise Refused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"properties: expected at most {_STORED_BYTES_MAX} bytes with those of the system, found {stored}",
+        )
+    if size > _PROPERTIES_BYTES_MAX:
+        raise Refused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"properties: expected at most {_PROPERTIES_BYTES_MAX} bytes with tag and keys, found {size}",
+        )
