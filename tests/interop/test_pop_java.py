@@ -57,8 +57,9 @@ def test_the_push_consumer_of_java_in_pop_mode(setup: Setup, is_orderly: bool) -
     compile_java(setup.machine.home, HERE / "Popped.java")
     names, port = setup.start_names(), free_port()
     setup.broker(
-        f"listenPort={port}", f"storePathRootDir={setup.work / 'ours'}", "brokerIP1=127.0.0.1", f"namesrvAddr={names}"
-    )
+        f"listenPort={port}", f"storePathRootDir={setup.work / 'ours'}", "brokerIP1=127.0.0.1",
+        f"namesrvAddr={names}", *(f"{name}={value}" for name, value in SIZES.items()),
+    )  # fmt: skip
     address = f"127.0.0.1:{port}"
     bodies = [b"m%02d%s" % (number, b"fails" if number in (3, 8) else b"") for number in range(20)]
     topic_with(names, address, "Popped", bodies)
