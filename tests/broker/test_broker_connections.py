@@ -110,7 +110,7 @@ def test_a_renewed_certificate_counts_for_new_connections_without_a_restart(
         return {"tls.client.authServer": "true", "tls.client.trustCertPath": f"{keys}/{name}.pem"}
 
     async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(300):
             while not await is_so():
                 await asyncio.sleep(0.05)
 
@@ -169,7 +169,7 @@ def test_one_connection_too_many_is_closed_and_the_others_stay(tmp_path: Path) -
             assert (await one.call(28)).code == 0
             host, port = one.broker.address
             opened = [await asyncio.open_connection(host, port) for _ in range(3)]
-            assert await asyncio.wait_for(opened[-1][0].read(), 10) == b""
+            assert await asyncio.wait_for(opened[-1][0].read(), 300) == b""
             assert (await one.call(28)).code == 0
             for _, writer in opened:
                 writer.close()
@@ -215,4 +215,4 @@ def test_a_part_that_does_not_stop_leaves_no_store_open(tmp_path: Path, monkeypa
                 one.context.store.max_offset("T", 0)
         assert answer.ext_fields["queueOffset"] == "1"
 
-    asyncio.run(asyncio.wait_for(flow(), 60))
+    asyncio.run(asyncio.wait_for(flow(), 300))

@@ -26,7 +26,7 @@ def serve(path: Path, flow: Callable[[Running], Awaitable[None]], **settings: in
     """Run a flow against a broker in this process, which has the topic T."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), running_broker(path, **settings) as running:
+        async with asyncio.timeout(300), running_broker(path, **settings) as running:
             await running.send("T", b"first", queues=1)
             await flow(running)
 

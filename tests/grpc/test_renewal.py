@@ -65,7 +65,7 @@ def serve(path: Path, flow: Callable[[Running, Clock], Awaitable[None]]) -> None
 
     async def run() -> None:
         clock = Clock()
-        async with asyncio.timeout(60), running_broker(path, now_ms=clock.now_ms) as running:
+        async with asyncio.timeout(300), running_broker(path, now_ms=clock.now_ms) as running:
             await running.send("T", b"first", queues=1)
             await flow(running, clock)
 

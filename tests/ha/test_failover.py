@@ -44,7 +44,7 @@ def test_a_slave_takes_over_once_the_old_master_refuses_and_the_old_master_follo
             cut_off(one)
             began = time.monotonic()
             while await both.send(2, b"after") != ResponseCode.SUCCESS:
-                assert time.monotonic() - began < 60
+                assert time.monotonic() - began < 300
                 await asyncio.sleep(0.01)
             assert await both.send(1, b"too late") == ResponseCode.SERVICE_NOT_AVAILABLE
             refuses_ms = (time.time() + one.right.left_s) * 1000
@@ -63,7 +63,7 @@ def test_a_slave_takes_over_once_the_old_master_refuses_and_the_old_master_follo
             began = time.monotonic()
             await both.stop(2)  # in order: the lease is given back
             while await both.send(1, b"last") != ResponseCode.SUCCESS:
-                assert time.monotonic() - began < 60
+                assert time.monotonic() - began < 300
                 await asyncio.sleep(0.01)
 
     asyncio.run(flow())
@@ -106,7 +106,7 @@ def test_a_master_with_a_failed_store_revokes_its_lease(tmp_path: Path) -> None:
             one.broker.context.store.log.fail(errno.EIO)
             began = time.monotonic()
             while await both.send(2, b"y") != ResponseCode.SUCCESS:
-                assert time.monotonic() - began < 60
+                assert time.monotonic() - began < 300
                 await asyncio.sleep(0.01)
             await until(lambda: in_sync(two) == {1, 2})  # reopened, and recovered, as a slave
             assert one.broker.config.is_slave
@@ -134,7 +134,7 @@ def test_a_failed_change_of_role_is_retried(tmp_path: Path, monkeypatch: pytest.
             await both.stop(1)
             began = time.monotonic()
             while await both.send(2, b"y") != ResponseCode.SUCCESS:
-                assert time.monotonic() - began < 60
+                assert time.monotonic() - began < 300
                 await asyncio.sleep(0.05)
             assert taken
 
@@ -156,9 +156,9 @@ def test_a_broker_can_be_stopped_during_a_take_over(tmp_path: Path, monkeypatch:
 
             monkeypatch.setattr(two.broker, "stop", slowly)
             await both.stop(1)
-            await asyncio.wait_for(begun.wait(), 30)
+            await asyncio.wait_for(begun.wait(), 300)
             asyncio.get_running_loop().call_later(0.3, goes_on.set)
-            await asyncio.wait_for(both.stop(2), 30)
+            await asyncio.wait_for(both.stop(2), 300)
             await both.start(2)  # its store was closed
 
     asyncio.run(flow())
@@ -228,7 +228,7 @@ def test_a_master_with_a_revoked_lease_accepts_messages_after_the_next_lease(
             await until(lambda: one.right.is_valid() and one.right.epoch > epoch)
             began = time.monotonic()
             while await both.send(1, b"y") != ResponseCode.SUCCESS:
-                assert time.monotonic() - began < 60
+                assert time.monotonic() - began < 300
                 await asyncio.sleep(0.05)
             assert both.bodies(1) == [b"x", b"y"]
 
@@ -277,7 +277,7 @@ def test_a_new_slave_has_the_whole_log_before_it_may_lead(tmp_path: Path) -> Non
             await both.stop(1)
             began = time.monotonic()
             while await both.send(2, b"last") != ResponseCode.SUCCESS:
-                assert time.monotonic() - began < 60
+                assert time.monotonic() - began < 300
                 await asyncio.sleep(0.01)
             await until(lambda: len(both.bodies(2)) > len(bodies))
             assert both.bodies(2) == [*bodies, b"last"]
@@ -347,7 +347,7 @@ def test_calls_of_etcd(tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(EtcdUnreachable, match=dead):
             etcd.read("a")
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 300
         etcd.close()
 
 

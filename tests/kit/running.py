@@ -112,10 +112,10 @@ async def running_broker(
 
 
 def serve(path: Path, flow: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
-    """Let a flow use a running broker, for a minute at most; it is stopped when this returns."""
+    """Let a flow use a running broker, for five minutes at most; it is stopped when this returns."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), running_broker(path, **settings) as one:
+        async with asyncio.timeout(300), running_broker(path, **settings) as one:
             await flow(one)
 
     asyncio.run(run())

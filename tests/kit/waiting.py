@@ -12,7 +12,7 @@ __all__ = ["LIMIT_S", "until", "until_async"]
 
 T = TypeVar("T")
 
-LIMIT_S: Final = 100.0
+LIMIT_S: Final = 250.0
 """Far above what any condition takes, also on a busy machine."""
 
 

@@ -68,7 +68,7 @@ async def name_server(tmp_path: Path, **settings: Any) -> AsyncIterator[World]:
 
 def play(tmp_path: Path, flow: Callable[[World], Awaitable[None]], **settings: Any) -> None:
     async def run() -> None:
-        async with asyncio.timeout(60), name_server(tmp_path, **settings) as world:
+        async with asyncio.timeout(300), name_server(tmp_path, **settings) as world:
             await flow(world)
 
     asyncio.run(run())

@@ -45,7 +45,7 @@ class Wire:
         reader, _, decoder = self.open[connection]
         found: list[RemotingCommand] = []
         while not found:
-            data = await asyncio.wait_for(reader.read(65536), 30)
+            data = await asyncio.wait_for(reader.read(65536), 300)
             assert data, "the connection was closed"
             found = decoder.feed(data)
         return found[0]

@@ -45,7 +45,7 @@ def changed(config: NamesrvConfig, *bodies: bytes) -> list[RemotingCommand]:
             await client.close()
             await server.stop()
 
-    return asyncio.run(asyncio.wait_for(flow(), 60))
+    return asyncio.run(asyncio.wait_for(flow(), 300))
 
 
 def test_a_settings_change_keeps_the_other_lines_of_the_file(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_changes_at_the_same_time_are_all_in_the_file(tmp_path: Path) -> None:
             await client.close()
             await server.stop()
 
-    asyncio.run(asyncio.wait_for(flow(), 60))
+    asyncio.run(asyncio.wait_for(flow(), 300))
     found = parse_properties((tmp_path / "namesrv.properties").read_text("latin-1"))
     assert {found[name] for name in names} == {"true"}
 

@@ -85,7 +85,7 @@ async def garbage_sender(server: Server, data: bytes) -> None:
     with contextlib.suppress(ConnectionError):
         writer.write(data)
         await writer.drain()
-        await asyncio.wait_for(reader.read(), 30)
+        await asyncio.wait_for(reader.read(), 300)
     writer.close()
 
 

@@ -32,7 +32,7 @@ ECHO, SILENT, LARGE = 1, 2, 3
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, 300))
 
 
 class Served:

@@ -91,7 +91,7 @@ class World:
 async def frames(reader: asyncio.StreamReader, count: int) -> list[RemotingCommand]:
     decoder, found = FrameDecoder(), []
     while len(found) < count:
-        data = await asyncio.wait_for(reader.read(65536), 20)
+        data = await asyncio.wait_for(reader.read(65536), 300)
         assert data, f"the connection ended after {len(found)} of {count} answers"
         found += decoder.feed(data)
     return found
@@ -99,7 +99,7 @@ async def frames(reader: asyncio.StreamReader, count: int) -> list[RemotingComma
 
 async def ends(reader: asyncio.StreamReader) -> bool:
     try:
-        while await asyncio.wait_for(reader.read(65536), 20):
+        while await asyncio.wait_for(reader.read(65536), 300):
             pass
     except ConnectionResetError:
         pass
@@ -116,7 +116,7 @@ def play(request: pytest.FixtureRequest) -> Callable[..., None]:
             world = World(settings, context)
             await world.server.start()
             try:
-                await asyncio.wait_for(main(world), 60)
+                await asyncio.wait_for(main(world), 300)
             finally:
                 for writer in world.writers:
                     writer.close()
@@ -328,7 +328,7 @@ def test_a_slow_reader_is_not_read_and_the_others_are_served(play: Callable[...,
         decoder, found = FrameDecoder(), 0
         rest = asyncio.create_task(loop.sock_sendall(slow, stream[sent:]))
         while found < wanted:
-            data = await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 30)
+            data = await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 300)
             assert data
             found += len(decoder.feed(data))
         await rest

@@ -164,7 +164,7 @@ def test_delay_levels_for_slaves(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         assert (await one.send("T", b"x", properties="DELAY\x011\x02")).code == 0
         found: dict[str, Any] = {}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while found.get("offsetTable") != {"1": 1}:
                 await asyncio.sleep(0.01)
                 found = json.loads((await one.call(45)).body)

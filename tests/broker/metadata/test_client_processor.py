@@ -85,7 +85,7 @@ def play(main: Callable[[World], Coroutine[Any, Any, None]]) -> None:
         world = World()
         await world.server.start()
         try:
-            await asyncio.wait_for(main(world), 60)
+            await asyncio.wait_for(main(world), 300)
         finally:
             for client in world.clients:
                 await client.remoting.close()

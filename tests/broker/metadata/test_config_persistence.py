@@ -215,7 +215,7 @@ def test_an_acknowledged_message_has_a_route_however_its_topic_was_made(tmp_path
     async def flow() -> None:
         async with slow_name_server(tmp_path) as (server, may, came):
             namesrv = "{}:{}".format(*server.address)
-            async with asyncio.timeout(60), running_broker(tmp_path / "m", namesrvAddr=namesrv) as one:
+            async with asyncio.timeout(300), running_broker(tmp_path / "m", namesrvAddr=namesrv) as one:
                 may.set()
                 for topic in ("known", "%RETRY%g"):
                     assert (await one.send(topic, b"x")).code == 0
@@ -243,7 +243,7 @@ def test_answers_wait_once_for_a_name_server_that_does_not_answer(tmp_path: Path
     async def flow() -> None:
         async with slow_name_server(tmp_path) as (server, may, came):
             namesrv = "{}:{}".format(*server.address)
-            async with asyncio.timeout(60), running_broker(tmp_path / "m", namesrvAddr=namesrv) as one:
+            async with asyncio.timeout(300), running_broker(tmp_path / "m", namesrvAddr=namesrv) as one:
                 registration = one.context.registration
                 assert (await one.send("first", b"x")).code == 0
                 assert came == ["first"]

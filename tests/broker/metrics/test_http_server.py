@@ -25,7 +25,7 @@ def serve(test: Callable[[HttpServer], Awaitable[None]]) -> None:
         server = HttpServer({"/live": live, "/broken": broken})
         await server.start("127.0.0.1", 0)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 await test(server)
         finally:
             await server.stop()

@@ -291,7 +291,7 @@ def test_a_request_without_rights_any_more_leaves_the_message_to_the_next(tmp_pa
             await until(lambda: len(service.waiters) == 2)
             for body in (b"first", b"second"):
                 await one.send("T", body)
-                result = await asyncio.wait_for(waiting, 10)
+                result = await asyncio.wait_for(waiting, 300)
                 assert [bytes(decode_record(got.record).body) for got in result.messages] == [body]
                 waiting = asyncio.ensure_future(service.pop(wanted))
                 await until(lambda: len(service.waiters) == 1)

@@ -20,7 +20,7 @@ COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 def run(work: Coroutine[Any, Any, None]) -> None:
     """In the loop that a broker runs in: uvloop where it is there."""
     with runner() as loop:
-        loop.run(asyncio.wait_for(work, 60))
+        loop.run(asyncio.wait_for(work, 300))
 
 
 def pull_fields(**changed: Any) -> dict[str, str]:

@@ -299,7 +299,7 @@ def test_blocked_disk_blocks_one_thread_that_persists_tables(tmp_path: Path, mon
 
             try:
                 monkeypatch.setattr(one.context.tables, "persist", persist)
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(300):
                     while not begun:
                         await asyncio.sleep(0.001)
                     for _ in range(20):  # turns of the clock, each later than one of the broker's

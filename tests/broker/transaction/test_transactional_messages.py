@@ -61,7 +61,7 @@ class Producer:
         assert (await one.call(RequestCode.HEART_BEAT, json.dumps(body).encode())).code == 0
 
     async def next(self) -> RemotingCommand:
-        return await asyncio.wait_for(self.asked.get(), 20)
+        return await asyncio.wait_for(self.asked.get(), 300)
 
 
 def transactions(one: Running) -> Transactions:

@@ -42,7 +42,7 @@ def in_loop(flow: Callable[[], Awaitable[None]]) -> None:
     """Run a flow, for a minute at most."""
 
     async def run() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await flow()
 
     asyncio.run(run())

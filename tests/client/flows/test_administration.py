@@ -189,7 +189,7 @@ def test_a_running_group_is_reset(admin: AdminClient, cluster_address: str, brok
 
     async def flow() -> None:
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(300),
             member(cluster_address, "adm-here", "adm-pile") as one,
             AsyncAdminClient(cluster_address, timeout_s=LONG_S) as asking,
         ):
@@ -218,7 +218,7 @@ def test_a_member_tells_of_itself_and_consumes_one_message(admin: AdminClient, c
 
     async def flow() -> None:
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(300),
             member(cluster_address, "adm-member", "adm-pile") as one,
             AsyncAdminClient(cluster_address, timeout_s=LONG_S) as asking,
         ):

@@ -211,13 +211,13 @@ def test_the_asynchronous_face_does_the_same(hand: Hand, topic: str) -> None:
                     break
             assert seen == [b"0", b"1", b"2"]
             found: list[Delivery] = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 while len(found) < 3:
                     found += await consumer.poll(timeout_s=5)
             await consumer.commit()
             assert await consumer.committed(queue) == 6
             await consumer.seek(queue, "first")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 assert (await consumer.poll(max_count=1))[0].body == b"0"
             assert (await consumer.pull(queue, 5)).messages[0].body == b"5"
             assert await consumer.offset_at(queue, 0) == 0

@@ -56,7 +56,7 @@ def test_clients_of_threads_connect_to_where_the_address_is(cluster: BrokerProce
 
 def test_clients_of_a_loop_do_too(cluster: BrokerProcess) -> None:
     async def flow() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             seen = asyncio.Event()
             consumer = AsyncPushConsumer("loop-readers", cluster.namesrv, from_where="first", address_map=HERE)
 

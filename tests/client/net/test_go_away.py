@@ -200,7 +200,7 @@ def test_sends_answered_together_with_go_away_complete(count: int) -> None:
             await producer.send("T", b"first")
             for number in range(count):
                 producer.send_nowait(Message("T", b"%d" % number), on_done=ended)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 await finished.wait()
             assert producer.stats()["in_flight"] == 0
         return ends

@@ -70,7 +70,7 @@ def test_async_clients_continue_without_name_servers(broker: Broker) -> None:
             seen.add(message.text())
 
         consumer.subscribe("orders", handle)
-        async with consumer, AsyncProducer("makers", broker.namesrv_addr) as producer, asyncio.timeout(60):
+        async with consumer, AsyncProducer("makers", broker.namesrv_addr) as producer, asyncio.timeout(300):
             for name in ("before", "without", "still without", "after"):
                 await producer.send("orders", name)
                 while name not in seen:

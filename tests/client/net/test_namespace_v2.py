@@ -102,7 +102,7 @@ def test_clients_of_a_loop_name_it_and_see_topics_as_they_are(broker: Broker) ->
             handled.set()
 
         consumer.subscribe("orders", handle)
-        async with consumer, asyncio.timeout(20):
+        async with consumer, asyncio.timeout(300):
             await handled.wait()
         pull = AsyncPullConsumer("pullers", address, topics="orders", from_where="first", namespace_v2="tenant")
         async with pull:

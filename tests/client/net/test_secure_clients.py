@@ -172,7 +172,7 @@ def test_clients_of_a_loop(secured: Secured) -> None:
         async with pull as puller:
             assert await puller.poll(timeout_s=20)
 
-    asyncio.run(asyncio.wait_for(flow(), 60))
+    asyncio.run(asyncio.wait_for(flow(), 300))
 
 
 def test_orderly_and_pull_consumers(secured: Secured) -> None:

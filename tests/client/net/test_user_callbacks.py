@@ -90,7 +90,7 @@ def test_handlers_that_are_coroutines(broker: Broker, error: BaseException) -> N
             if set(seen) == {"1", "2", "3"}:
                 done.set()
 
-        async with consumer, asyncio.timeout(30):
+        async with consumer, asyncio.timeout(300):
             await asyncio.to_thread(broker.send, "orders", "1", "2", "3")
             await done.wait()
 

@@ -220,7 +220,7 @@ def test_trace_of_a_transaction_end_after_a_check(cluster: BrokerProcess) -> Non
             return True
 
         one = AsyncTransactionProducer("askers", cluster.namesrv, check=check, trace="checked", namespace="tenant")
-        async with one as producer, asyncio.timeout(30):
+        async with one as producer, asyncio.timeout(300):
             async with producer.transaction(Message("T", b"x", keys="k")) as transaction:
                 transaction.leave_open()
             await asked.wait()

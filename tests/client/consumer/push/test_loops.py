@@ -43,7 +43,7 @@ def hand(cluster: BrokerProcess) -> Hand:
 
 def in_loop(flow: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(300):
             await flow()
 
     asyncio.run(run())

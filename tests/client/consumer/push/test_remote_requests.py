@@ -177,7 +177,7 @@ def test_why_nothing_names_a_subscription_that_was_refused_at_run_time(cluster: 
     async def flow() -> None:
         consumer = AsyncPushConsumer("refused-group", cluster.namesrv)
         consumer.subscribe("refused", print)
-        async with asyncio.timeout(60), consumer:
+        async with asyncio.timeout(300), consumer:
             consumer.subscribe("refused", print, sql="price >")
             while not (found := [one for one in consumer.stats()["why_nothing"] if "was refused" in one]):
                 await asyncio.sleep(0.01)
