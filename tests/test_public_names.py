@@ -239,7 +239,7 @@ def test_a_type_checker_finds_typos(tmp_path: Path) -> None:
 )
 def test_an_extra_that_is_not_installed_is_named(statement: str, missing: str, extra: str) -> None:
     script = f"import sys; sys.modules[{missing!r}] = None; {statement}"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
     last = done.stderr.splitlines()[-1]
     assert f" needs {missing}" in last
     assert last.endswith(f": pip install 'mqfast[{extra}]'")
@@ -250,7 +250,7 @@ def test_a_broker_beside_a_command_names_its_extra() -> None:
         "import sys; sys.modules['msgspec'] = None; "
         "from mqfast.testing.serve import main; sys.exit(main(['--', 'true']))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
     said = "mqfast.testing: mqfast.testing needs msgspec: pip install 'mqfast[broker]'\n"
     assert (done.returncode, done.stderr) == (2, said)
 

@@ -44,7 +44,7 @@ class Worker:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        code = self.process.wait(60)
+        code = self.process.wait(200)
         self.process.stdout.close()
         return code
 

@@ -109,7 +109,7 @@ codes["brokers"] = sorted(json.loads(line)["id"] for line in listed.splitlines()
 codes["drain"] = [run(["sh", f"{work}/pod{n}/drain.sh"], HOSTNAME=f"mqfast-broker-{n}") for n in (0, 1)]
 for process in reversed(servers):
     process.send_signal(signal.SIGTERM)
-codes["ends"] = [process.wait(60) for process in servers]
+codes["ends"] = [process.wait(200) for process in servers]
 print(json.dumps(codes))
 """
 

@@ -116,7 +116,7 @@ def test_a_unit_runs_under_its_own_restrictions(name: str, disk_path: Path) -> N
             raise AssertionError("".join(lines)) from None
         finally:
             process.terminate()
-        assert process.wait(60) == 0, "".join(lines)
+        assert process.wait(200) == 0, "".join(lines)
         reader.join(60)
     assert b"READY=1" in message, "".join(lines)
     assert "Traceback" not in "".join(lines)

@@ -43,7 +43,7 @@ class Up:
 
     def end(self) -> None:
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(200)
 
 
 def mqfast(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -53,7 +53,7 @@ def on_terminal(*words: str) -> str:
     except OSError:  # the other side has ended
         pass
     os.close(ours)
-    assert process.wait(30) == 0
+    assert process.wait(200) == 0
     return b"".join(parts).decode("utf-8", "replace")
 
 

@@ -47,7 +47,7 @@ class Process:
     def end(self, how: int = signal.SIGTERM) -> tuple[int, str, float]:
         began = time.monotonic()
         self.process.send_signal(how)
-        _, err = self.process.communicate(timeout=30)
+        _, err = self.process.communicate(timeout=200)
         return self.process.returncode, err, time.monotonic() - began
 
 
@@ -149,7 +149,7 @@ def test_settings_of_the_file_and_of_the_command_line(started: type[Process], tm
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=200, check=False)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_the_settings_can_be_printed() -> None:
 
 def test_without_the_extra_the_error_names_the_package_to_install() -> None:
     script = "import sys; sys.modules['msgspec'] = None; from mqfast.cli.main import main; sys.exit(main(['namesrv']))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 2
     assert done.stderr == "mqfast: mqfast namesrv needs msgspec: pip install 'mqfast[broker]'\n"
 
@@ -200,5 +200,5 @@ def test_the_help_of_other_commands_pays_nothing_for_it() -> None:
     script = (
         "import sys, mqfast.cli.main as m; m.build_parser(); print(*{'asyncio', 'msgspec', 'ssl'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout == "\n"

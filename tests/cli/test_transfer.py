@@ -323,7 +323,7 @@ def test_lines_of_a_pipe_are_stored_before_it_ends(tmp_path: Path) -> None:
             time.sleep(0.05)
         assert found == [b"early"]
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(200) == 0
 
 
 def test_an_empty_message_is_stored_when_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ def run(code: str, hand: Hand, place: Path, *, wait_for: str, ends_by_signal: bo
                     break
             process.send_signal(signal.SIGTERM)
         try:
-            rest, _ = process.communicate(timeout=60)
+            rest, _ = process.communicate(timeout=200)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

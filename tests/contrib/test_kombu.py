@@ -428,7 +428,7 @@ def test_celery_workers_in_other_processes_do_tasks_and_obey_control(broker: Bro
             assert out.read_text().splitlines()[-1] == "later"
             app.control.broadcast("shutdown")
         for worker in workers:
-            _, errors = worker.communicate(timeout=60)
+            _, errors = worker.communicate(timeout=200)
             assert worker.returncode == 0, errors.decode()
         broker.wait_members("kombu-celery", 0, timeout_s=20)
     finally:

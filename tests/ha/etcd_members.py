@@ -81,7 +81,7 @@ class EtcdMember:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
-            self.process.wait(30)
+            self.process.wait(200)
 
 
 @contextlib.contextmanager

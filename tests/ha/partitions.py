@@ -135,7 +135,7 @@ class Network:
         for process in [*self.brokers.values(), self.clients]:
             if process.poll() is None:
                 process.kill()
-                process.wait(30)
+                process.wait(200)
         for member in self.members.values():
             member.end()
         for node in ["hub", *ADDRESSES]:
@@ -207,7 +207,7 @@ class Network:
         elif kind == "kill":
             self.signal(node, signal.SIGKILL)
             process = self.members[node].process if node in self.members else self.brokers[node]
-            process.wait(30)
+            process.wait(200)
         else:
             self.signal(node, signal.SIGSTOP)
             self.stopped.add(node)

@@ -81,7 +81,7 @@ class _Process:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(how)
-            self._process.wait(60)
+            self._process.wait(200)
 
     def signal(self, how: int) -> None:
         assert self._process is not None

@@ -298,7 +298,7 @@ def test_1007_returns_the_epochs(tmp_path: Path) -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mqfast.cli", "broker", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, stdin=subprocess.DEVNULL)
 
 
 def settings_of(path: Path, *more: str) -> list[str]:
@@ -331,7 +331,7 @@ def test_the_promote_command_shows_its_plan_and_writes_only_on_request(tmp_path:
         assert code == ResponseCode.SUCCESS
     finally:
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=200)
     assert "promoted: epoch 1. Write brokerRole=ASYNC_MASTER and brokerId=0" in err
     assert EpochFile.load(OsApi(), str(tmp_path)).entries == [(1, end)]
 

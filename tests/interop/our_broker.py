@@ -54,7 +54,7 @@ class OurBroker:
     def stop(self, how: int = signal.SIGTERM) -> float:
         began = time.monotonic()
         self.process.send_signal(how)
-        self.process.wait(30)
+        self.process.wait(200)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return time.monotonic() - began
@@ -126,7 +126,7 @@ def our_process(work: Path, *settings: str) -> Iterator[str]:
         assert found, (work / "broker.log").read_text()
         yield found[1]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, (work / "broker.log").read_text()
+        assert process.wait(200) == 0, (work / "broker.log").read_text()
     finally:
         if process.poll() is None:
             process.kill()

@@ -46,7 +46,7 @@ class OurNamesrv:
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         self.process.send_signal(how)
-        code = self.process.wait(30)
+        code = self.process.wait(200)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

@@ -57,7 +57,7 @@ def test_messages_of_java_clients_come_again_or_later(tmp_path: Path, release: s
     finally:
         machine.end_all()
         broker.send_signal(signal.SIGTERM)
-        broker.communicate(timeout=30)
+        broker.communicate(timeout=200)
     with mqfast.open(store) as opened:
         halves = opened.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0)
         marks = opened.get("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 0, max_count=1000)

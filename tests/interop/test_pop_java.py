@@ -99,7 +99,7 @@ class Turns:
 
     def end(self, how: int) -> None:
         self.process.send_signal(how)
-        self.process.wait(60)
+        self.process.wait(200)
 
     def pop(self, invisible_ms: int, **more: Any) -> list[Popped]:
         fields = {

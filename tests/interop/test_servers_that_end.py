@@ -45,7 +45,7 @@ class Client:
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line == "running\n", (line, self.process.communicate(timeout=60))
+        assert line == "running\n", (line, self.process.communicate(timeout=200))
 
     def ends_well(self) -> None:
         out, said = self.process.communicate(timeout=FLOWS_S)

@@ -47,7 +47,7 @@ class Console:
     def end(self) -> int:
         """End it. Returns: its exit code."""
         self.process.terminate()
-        code = self.process.wait(30)
+        code = self.process.wait(200)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

@@ -174,7 +174,7 @@ class BrokerProcess:
     def end(self, how: int = signal.SIGTERM) -> int:
         """End it by a signal. Returns: its exit code."""
         self.process.send_signal(how)
-        code = self.process.wait(30)
+        code = self.process.wait(200)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

@@ -55,7 +55,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     started = Server(tmp_path)
     yield started
     started.process.send_signal(signal.SIGTERM)
-    assert started.process.wait(30) == 0
+    assert started.process.wait(200) == 0
     assert "Traceback" not in started.log.read_text()
 
 

@@ -53,7 +53,7 @@ class Oracle:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(20)
+        self.process.wait(200)
         self.process.stdout.close()
 
 

@@ -63,7 +63,7 @@ class Killed:
         assert self.process is not None
         assert self.process.stdout is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(200)
         self.process.stdout.close()
 
     def send(self, bodies: list[bytes]) -> None:

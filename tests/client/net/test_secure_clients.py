@@ -75,7 +75,7 @@ def server(work: Path, pattern: str, *arguments: str) -> Iterator[str]:
         yield found[1]
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(200)
         process.stdout.close()
 
 

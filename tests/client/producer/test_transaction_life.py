@@ -79,7 +79,7 @@ def test_transaction_check_reaches_a_new_producer_before_its_first_send(face: st
     checks = Checks()
     with Broker(topics={"paid": 2}, config=SOON, auto_create_topics=False) as broker:
         command = [sys.executable, "-c", DIES, broker.namesrv_addr]
-        dead = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        dead = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         assert dead.returncode == 9, dead.stderr
         broker.assert_nothing_sent("paid")
 

@@ -185,7 +185,7 @@ class Machine:
         for process in self.running:
             if process.poll() is None:
                 process.kill()
-            process.wait(30)
+            process.wait(200)
             if process.stdout is not None:
                 process.stdout.close()
 

@@ -429,7 +429,7 @@ def test_run_ends_by_a_signal_and_gives_the_handlers_back(cluster: BrokerProcess
     assert process.stdout is not None
     assert process.stdout.readline() == "got one\n"
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=200)
     assert (out, process.returncode) == ("closed\n", 0)
 
 
