@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "ProcessEnded"]
 
-_SAMPLE_S: Final = 0.025
+_SAMPLE_S: Final = 0.1
+_LEADERS_SAMPLE_S: Final = 0.025
 _START_S: Final = 60.0
 
 
@@ -88,7 +89,7 @@ class Cluster(World):
             broker.start()
         for broker in started:
             await broker.started()
-        self.invariants.start(_SAMPLE_S)
+        self.invariants.start(_LEADERS_SAMPLE_S if replicas > 1 else _SAMPLE_S)
         self.faults.start()
 
     async def slave(self, name: str = "broker-a", *, machine: str = "", **settings: Any) -> BrokerServer:

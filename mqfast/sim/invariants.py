@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Invariants"]
 
 _PIECE: Final = 1 << 20
-_OFFSET_SAMPLES: Final = 40
+_OFFSETS_S: Final = 1.0
 _EARLY_S: Final = 1.1  # a timer counts whole seconds
 
 
@@ -36,6 +37,7 @@ class Invariants:
         self._own: Final[list[tuple[str, Callable[[], object]]]] = []
         self._leaders: Final[dict[tuple[str, int], str]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._interval_s = math.inf
         self.broken: Broken | None = None
 
     def add(self, name: str, check: Callable[[], object]) -> None:
@@ -43,17 +45,18 @@ class Invariants:
         self._own.append((name, check))
 
     def start(self, interval_s: float) -> None:
-        """Check during the run, in intervals of virtual time."""
+        """Check during the run, in intervals of virtual time; the shortest one of all calls applies."""
+        self._interval_s = min(interval_s, self._interval_s)
         if self._task is None:
-            self._task = self._world.loop.create_task(self._sample(interval_s))
+            self._task = self._world.loop.create_task(self._sample())
 
-    async def _sample(self, interval_s: float) -> None:
-        samples = 0
+    async def _sample(self) -> None:
+        offsets_s = self._world.loop.now_s
         while True:
-            samples += 1
             try:
                 self._check_leaders()
-                if samples % _OFFSET_SAMPLES == 0:
+                if self._world.loop.now_s - offsets_s >= _OFFSETS_S:
+                    offsets_s = self._world.loop.now_s
                     self._check_all_offsets()
                 self._check_own()
                 if self._world.history.orderly.broken is not None:
@@ -64,7 +67,7 @@ class Invariants:
                 self.broken = broken
                 self._world.stop()
                 return
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(self._interval_s)
 
     def _check_all_offsets(self) -> None:
         for name in self._names():

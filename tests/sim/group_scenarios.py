@@ -40,10 +40,10 @@ async def members(c: Cluster) -> None:
     """Consume with members that come and go."""
 
     async def handle(_: Any) -> None:
-        await asyncio.sleep(c.rng.choice((0.0, 0.05, 0.5)))
+        await asyncio.sleep(c.rng.choice((0.05, 0.5, 1.0)))
 
     await c.brokers("a")
-    await _come_and_go(c, handle)
+    await _come_and_go(c, handle, threads=1)
 
 
 async def _come_and_go(c: Cluster, handle: Any, **options: Any) -> None:
@@ -67,8 +67,9 @@ async def retried(c: Cluster) -> None:
     producer = await c.producer("p")
     failed: set[bytes] = set()
 
-    def handle(message: Any) -> None:
+    async def handle(message: Any) -> None:
         body = bytes(message.body)
+        await asyncio.sleep(c.rng.choice((0.0, 0.5)))
         if c.rng.random() < 0.5 and body not in failed:
             failed.add(body)
             raise ValueError("at first")

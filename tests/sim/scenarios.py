@@ -141,7 +141,7 @@ async def _ran_as_a_master(c: Cluster, master: Any, slave: Any, producer: Any) -
     slave.become_master()
     slave.start()
     await slave.started()
-    for number in range(20):
+    for number in range(c.rng.choice((2, 20))):
         await producer.send_unpromised("T", b"of another history %d" % number)
         await c.sleep(0.2)
     await slave.stop()

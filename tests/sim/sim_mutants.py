@@ -53,6 +53,7 @@ _REVIVE: Final = "broker/pop/revive_log.py"
 _ORDERS: Final = "broker/pop/order_info.py"
 _END: Final = "broker/transaction/end_transaction.py"
 _CHECK: Final = "broker/transaction/transaction_check.py"
+_TRANSACTION_RECOVERY: Final = "broker/transaction/transaction_recovery.py"
 _TIMER: Final = "schedule/timer/service.py"
 
 _ROWS: Final = "broker/idempotence/idempotent_writes.py"
@@ -146,7 +147,6 @@ MUTANTS: Final = (
         "no-refusal-during-promotion", "fail_over", _FAILOVER, "FailoverBroker._promote",
         drop("raw.refuse_puts"), _CUTS,
     ),
-    _of("diverged-log-followed", "fail_over", _COMPARISON, "LogComparison.compare", condition("False", 3), _CUTS),
     _of("limit-ignored", "fail_over", _COMPARISON, "LogComparison.is_at_limit", result("False"), _CUTS),
     _of(
         "terms-of-the-master-not-kept", "fail_over", _SLAVE, "HaSlave._take_terms",
@@ -269,5 +269,27 @@ MUTANTS: Final = (
         replace("message.reconsume_times + 1", "message.reconsume_times"), (),
     ),
     _of("retry-not-waited-for", "retried", _BACK, "SendBack.send_back", condition("False", -1), ("power",)),
+    _of(
+        "never-a-dead-letter", "dead_letters", _BACK, "SendBack.send_back",
+        replace("message.reconsume_times >= max_retries or level < 0", "level < 0"), (),
+    ),
+    _of("two-handlers-of-an-orderly-queue", "orderly", _DISPATCHER, "Dispatcher._acquire_queue", result("True"), ()),
+    _of(
+        "failed-orderly-message-goes-behind", "orderly", _PROCESS_QUEUE, "ProcessQueue.requeue",
+        replace("extendleft", "extend"), (),
+    ),
+    _of("revoked-queue-takes-messages-back", "orderly", _PROCESS_QUEUE, "ProcessQueue.requeue", condition("False"), ()),
+    _of(
+        "sent-back-without-an-answer", "retried", _DISPATCHER, "Dispatcher._send_back",
+        condition("await self._send_to_broker(message, level) or True"), ("kill", "isolate"),
+    ),
+    _of(
+        "checked-half-message-stays-open", "transactions", _CHECK, "TransactionCheck.round",
+        drop("open_transactions.moved_all"), (),
+    ),
+    _of(
+        "marks-forgotten-by-a-restart", "transactions", _TRANSACTION_RECOVERY, "find_open",
+        drop("recovered.ended.update"), ("kill",),
+    ),
 )
 # fmt: on

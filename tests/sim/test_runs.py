@@ -94,7 +94,7 @@ def test_a_crash_between_two_system_calls_keeps_what_was_acknowledged() -> None:
         await c.heal()
         await c.settled()
 
-    for seed in range(40 if _WHOLE else 6):
+    for seed in range(40 if _WHOLE else 10):
         plan = [Fault(0.3 + 0.7 * number, "power", 0, 0, 0.2, 4 * (7 * seed + number) + 1) for number in range(6)]
         assert run_seed(crashes, seed, plan=plan).failure is None
 
@@ -107,7 +107,7 @@ def test_a_crash_between_two_system_calls_keeps_what_was_acknowledged() -> None:
     ],
 )  # fmt: skip
 def test_promises_hold_with_faults(name: str) -> None:
-    for seed in range(1000, 1300 if _WHOLE else 1003):
+    for seed in range(1000, 1300 if _WHOLE else 1013):
         outcome = run_seed(getattr(scenarios, name), seed)
         assert outcome.failure is None, str(outcome.failure)
 
@@ -116,13 +116,13 @@ def test_promises_hold_with_faults(name: str) -> None:
 def test_promises_of_pop_hold_with_faults(name: str) -> None:
     """Leave stops out: a redelivery shortly before a stop is repeated by the next process, as after a kill."""
     kinds = [kind for kind in DEFAULT_KINDS if kind != "stop"]
-    for seed in range(1000, 1300 if _WHOLE else 1003):
+    for seed in range(1000, 1300 if _WHOLE else 1011):
         outcome = run_seed(getattr(scenarios, name), seed, kinds=kinds)
         assert outcome.failure is None, str(outcome.failure)
 
 
 def test_a_promotion_by_hand_loses_nothing() -> None:
-    for seed in range(100 if _WHOLE else 4):
+    for seed in range(100 if _WHOLE else 10):
         outcome = run_seed(scenarios.promoted_by_hand, seed, plan=())
         assert outcome.failure is None, str(outcome.failure)
 
@@ -140,7 +140,7 @@ def test_promises_hold_when_etcd_loses_data(kind: str) -> None:
 
 
 def test_promises_hold_in_power_cuts() -> None:
-    for seed in range(300 if _WHOLE else 5):
+    for seed in range(300 if _WHOLE else 15):
         outcome = run_seed(scenarios.power_cuts, seed, kinds=("power", "kill"))
         assert outcome.failure is None, str(outcome.failure)
 
@@ -157,7 +157,7 @@ def test_each_mutant_applies(mutant: Any) -> None:
 
 @pytest.mark.parametrize("name", ["dead_letters", "levels", "orderly", "members", "rows"])
 def test_without_faults_nothing_is_delivered_twice_or_given_up_early(name: str) -> None:
-    for seed in range(300 if _WHOLE else 2):
+    for seed in range(300 if _WHOLE else 8):
         outcome = run_seed(getattr(scenarios, name), seed, plan=())
         assert outcome.failure is None, str(outcome.failure)
 
