@@ -507,6 +507,7 @@ static size_t consume(reactor *r, mq_conn *c, const uint8_t *data, size_t bytes,
     size_t used = 0;
     mq_frame frame;
     *need = PREFIX;
+    r->turn.sent = 0;
     while (used < bytes) {
         const uint8_t *at = data + used;
         size_t left = bytes - used, size;
@@ -560,6 +561,13 @@ static size_t consume(reactor *r, mq_conn *c, const uint8_t *data, size_t bytes,
             used += size;
             if (must_wait_for_peer(c, limits->high)) {
                 count(&r->counts.unread);
+                *need = 0;
+                break;
+            }
+            if (r->turn.sent > MQ_TURN_BYTES) { /* go on in the next round */
+                pthread_mutex_lock(&c->lock);
+                c->flags |= KICKED;
+                pthread_mutex_unlock(&c->lock);
                 *need = 0;
                 break;
             }
@@ -678,7 +686,8 @@ static void handle(reactor *r, mq_conn *c, uint32_t events) {
         pthread_mutex_lock(&c->lock);
         flags = c->flags;
         pthread_mutex_unlock(&c->lock);
-        if (!must_end && !(flags & (PAUSED | STALLED)) && events & ~(uint32_t)EPOLLOUT) must_end = !serve_socket(r, c);
+        if (!must_end && !(flags & (PAUSED | STALLED | KICKED)) && events & ~(uint32_t)EPOLLOUT)
+            must_end = !serve_socket(r, c);
     } else if (events & (EPOLLHUP | EPOLLERR)) {
         must_end = 1;
     }

@@ -24,6 +24,7 @@ typedef struct mq_service mq_service;
 enum {
     MQ_FRAME_SERVED_MAX = 256 * 1024, /* longer frames are handed over in pieces */
     MQ_INBOX_MAX = 256 * 1024,
+    MQ_TURN_BYTES = 1024 * 1024,
     MQ_REACTORS_MAX = 64,
 };
 
@@ -57,6 +58,7 @@ struct mq_turn {
     int index;          /* of the reactor, from 0 */
     int is_after_other; /* a frame handed over in order is not yet served by the loop */
     int64_t now_ns;     /* monotonic, when the round began */
+    int64_t sent;       /* bytes of long answers, by the service; after MQ_TURN_BYTES other connections have a turn */
 };
 
 typedef struct {

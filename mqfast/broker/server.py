@@ -264,13 +264,15 @@ class Broker:
         if self._reactors is not None:
             from mqfast.broker.fast.fast_requests import FastRequests
 
-            self._fast = FastRequests(self._reactors, parts.context, parts.send)
+            self._fast = FastRequests(self._reactors, parts.context, parts.send, parts.pull)
             self._fast.start()
         of_masters = (parts.delays, parts.transactions)  # on a slave the master delivers and checks
         for part in parts.in_start_order:
             if not (self.config.is_slave and part in of_masters):
                 part.start()
         self._by_the_clock(1.0, self.context.stats.tick)
+        if self._fast is not None:
+            self._by_the_clock(1.0, self._fast.scan)
         self._by_the_clock(_SCAN_S, self._scan)
         self._by_the_clock(self.context.store.config.flush_consumer_offset_interval_ms / 1000, self._persist)
 

@@ -10,7 +10,7 @@ import json
 import random
 from typing import Any
 
-__all__ = ["Raw", "binary_frame", "json_frame", "letters", "strange_frame"]
+__all__ = ["Raw", "binary_frame", "json_frame", "letters", "pull_fields", "strange_frame", "strange_pull"]
 
 _LONG = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
@@ -107,6 +107,50 @@ def strange_frame(chance: random.Random, number: int, topic: str) -> bytes:
         header = header.replace(b'"e":', chance.choice((b'"e":"3","e":', b'"\\u0065":"3","e":')), 1)
         frame = _framed(header, body, 0)
     return frame
+
+
+def pull_fields(offset: int, *, queue_id: int = 0, group: str = "readers", **more: Any) -> dict[str, str]:
+    """The fields of a pull by 11 with the filter of the pull."""
+    fields: dict[str, Any] = {
+        "consumerGroup": group, "topic": "T", "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 32,
+        "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 20_000, "subscription": "*", "subVersion": 0,
+        "expressionType": "TAG",
+    }  # fmt: skip
+    fields.update(more)
+    return {name: str(value) for name, value in fields.items() if value is not None}
+
+
+def strange_pull(chance: random.Random, number: int, end: int) -> bytes:
+    """A pull that is plain, unusual or wrong, and not held; its connection stays usable. Args: end: of the queues."""
+    strange = chance.random() < 0.3
+    offset = chance.choice((0, end - 1, end, end + 1, -1, end + 100)) if strange else chance.randrange(end)
+    fields = pull_fields(offset, queue_id=chance.choice((2, 3, 4, -1) if strange else (0, 1)))
+    fields["consumerGroup"] = chance.choice(("readers", "readers", "subscribers", "broadcasters"))
+    if fields["consumerGroup"] == "subscribers":
+        fields["sysFlag"] = "0"
+        fields["subVersion"] = chance.choice(("0", "7", "7", "8"))
+    if chance.random() < 0.5:
+        fields["sysFlag"] = str(int(fields["sysFlag"]) | 1)
+        fields["commitOffset"] = str(chance.choice((0, 1, chance.randrange(end), end, -1)))
+    fields["subscription"] = chance.choice(("*", "*", "A", "A || BBBB"))
+    if strange:
+        fields["consumerGroup"] = chance.choice(("readers", "other", ""))
+        fields["subscription"] = chance.choice(("none", "", "||", "(a > 1)", "*"))
+        fields["expressionType"] = chance.choice(("", "SQL92", "TAG", "other"))
+    fields["maxMsgNums"] = str(chance.choice((32, 32, 1, 0, -1, 5, 1024, 1025, 5000)))
+    if chance.random() < 0.2:
+        fields["maxMsgBytes"] = str(chance.choice((-1, 0, 1, 500, 3000, 1 << 30)))
+    if strange and chance.random() < 0.5:
+        fields[chance.choice(list(fields))] = chance.choice(_NUMBERS)
+    if chance.random() < 0.05:
+        del fields[chance.choice(list(fields))]
+    if chance.random() < 0.05:
+        fields[chance.choice(("bname", "requestSource", "proxyFrowardClientId"))] = chance.choice(("0", "1", "x"))
+    code = chance.choice((11, 11, 361))
+    opaque = chance.choice((number, -number, 2**31 - 1))
+    if chance.random() < 0.4:
+        return binary_frame(fields, b"", code=code, opaque=opaque)
+    return json_frame(fields, b"", code=code, opaque=opaque)
 
 
 class Raw:

@@ -36,7 +36,8 @@ status=0
 tsan "$reports/report" tests.races --seconds "$half" --no-forks --counts build/races/tsan.json "$@" || status=$?
 if [ "$status" -eq 0 ]; then
     tsan "$reports/report" pytest -q -p no:cacheprovider tests/remoting/test_reactor.py \
-        tests/broker/fast/test_fast_sends.py tests/broker/fast/test_slaves_of_reactors.py || status=$?
+        tests/broker/fast/test_fast_sends.py tests/broker/fast/test_fast_pulls.py \
+        tests/broker/fast/test_slaves_of_reactors.py || status=$?
 fi
 found=$(cat "$reports"/report.* 2>/dev/null | grep -c '^WARNING: ThreadSanitizer') || true
 if [ "$status" -ne 0 ] || [ "$found" -ne 0 ]; then

@@ -11,12 +11,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from mqfast.broker.fast.published_pulls import PublishedPulls
 from mqfast.broker.fast.send_service import SendService
 from mqfast.broker.fast.topic_table import TopicTable
 from mqfast.remoting.command import RemotingCommand, encode
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
+    from mqfast.broker.pull.pull_message import PullProcessor
     from mqfast.broker.send.flush_waiter import ReplicaWaiter
     from mqfast.broker.send.send_message import SendProcessor
     from mqfast.remoting.reactor.reactor import Reactors
@@ -44,11 +46,12 @@ class FastRequests:
     Thread: that of the event loop.
     """
 
-    def __init__(self, reactors: Reactors, context: BrokerContext, send: SendProcessor) -> None:
+    def __init__(self, reactors: Reactors, context: BrokerContext, send: SendProcessor, pull: PullProcessor) -> None:
         self._reactors: Final = reactors
         self._context: Final = context
         self._send: Final = send
         self._topics = TopicTable(reactors.threads)
+        self._pulls = PublishedPulls(reactors, context, pull.publish_to)
         self._is_leaving = False
         self._replicated: ReplicaWaiter | None = None
         self._slaves_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -57,6 +60,7 @@ class FastRequests:
             reactors,
             context.engine,
             self._topics,
+            self._pulls.table,
             additions=send.additions,
             id_prefix=send.id_prefix,
             store_host=context.store_host,
@@ -75,6 +79,7 @@ class FastRequests:
             context.latencies.before_reading.append(self._add_latencies)
         context.loop.add_reader(self._slaves_fd, self._wake_slaves)
         self._send.publish_to(self._topics, self._open)
+        self._pulls.start()
         if context.writer.sync_flush:
             self._syncer.start()
         self._reactors.set_service(self._sends)
@@ -83,6 +88,7 @@ class FastRequests:
         """Leave later requests to Python, and let answers that wait be given within the grace time."""
         self._is_leaving = True
         self._open(False)
+        self._pulls.withdraw()
         deadline_s = time.monotonic() + grace_s
         while self._sends.parked and time.monotonic() < deadline_s:
             await asyncio.sleep(_LOOK_S)
@@ -92,6 +98,7 @@ class FastRequests:
         if self._send.publishes:
             self._send.publish_to(None, None)
             self._reactors.set_service(None)
+            self._pulls.stop()
             self._sends.close()
             self._follow(None)
             self._context.loop.remove_reader(self._slaves_fd)
@@ -104,6 +111,11 @@ class FastRequests:
             if context.latencies is not None:
                 self._add_latencies()
                 context.latencies.before_reading.remove(self._add_latencies)
+
+    def scan(self) -> None:
+        """Let go what is not used any more; every second."""
+        if self._send.publishes:
+            self._pulls.scan()
 
     def counts(self) -> dict[str, int]:
         """Return the counters of the reactors by name."""

@@ -7,6 +7,7 @@ Source: SendMessageRequestHeader, SendMessageRequestHeaderV2, SendMessageRespons
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
+from mqfast.broker.fast.answer_text cimport put_big, put_digits, put_name, put_text
 from mqfast.remoting.codec cimport Span, number_in, unescape
 from mqfast.remoting.raw_header cimport RawHeader, read_header, take_field
 
@@ -129,29 +130,6 @@ cdef bint is_plain_text(const uint8_t *at, Py_ssize_t n) noexcept nogil:
 
 # --- the answer ---
 
-cdef inline uint8_t *put_text(uint8_t *to, const char *text, Py_ssize_t n) noexcept nogil:
-    memcpy(to, text, n)
-    return to + n
-
-
-cdef inline uint8_t *put_digits(uint8_t *to, int64_t value) noexcept nogil:
-    """Write a number; the lowest one is never written here."""
-    cdef uint8_t digits[20]
-    cdef int i = 20
-    if value < 0:
-        to[0] = c'-'
-        to += 1
-        value = -value
-    while True:
-        i -= 1
-        digits[i] = <uint8_t> (c'0' + value % 10)
-        value //= 10
-        if value == 0:
-            break
-    memcpy(to, digits + i, 20 - i)
-    return to + 20 - i
-
-
 cdef const char *HEX_DIGITS = b"0123456789ABCDEF"
 
 
@@ -161,17 +139,6 @@ cdef inline uint8_t *put_hex(uint8_t *to, int64_t value) noexcept nogil:
         to[0] = HEX_DIGITS[value >> shift & 15]
         to += 1
     return to
-
-
-cdef inline uint8_t *put_big(uint8_t *to, uint32_t value, int n) noexcept nogil:
-    cdef int i
-    for i in range(n):
-        to[i] = <uint8_t> (value >> 8 * (n - 1 - i))
-    return to + n
-
-
-cdef inline uint8_t *put_name(uint8_t *to, const char *name, int n) noexcept nogil:
-    return put_text(put_big(to, n, 2), name, n)
 
 
 cdef uint8_t *write_json(const AnswerParts *parts, const SendAnswer *answer, uint8_t *to) noexcept nogil:

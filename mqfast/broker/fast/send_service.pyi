@@ -1,5 +1,6 @@
 """Types of send_service.pyx."""
 
+from mqfast.broker.fast.pull_table import PullTable
 from mqfast.broker.fast.topic_table import TopicTable
 from mqfast.remoting.reactor.reactor import Reactors, ReactorService
 from mqfast.store.core import Core
@@ -10,6 +11,7 @@ class SendService(ReactorService):
         reactors: Reactors,
         core: Core,
         table: TopicTable,
+        pulls: PullTable,
         *,
         additions: bytes,
         id_prefix: str,

@@ -1,5 +1,5 @@
-"""Sends inside of reactors: the checks, the put, and the answer, which waits for the disk and slaves where the broker
-does.
+"""Requests inside of reactors. Of a send: the checks, the put, and the answer, which waits for the disk and slaves
+where the broker does. Pulls: ``pull_service.pyx``.
 
 Without the GIL and without an allocation for a message. Nothing is refused: requests of uncommon kinds go to Python
 unchanged. The sends of a connection are stored in their order: a send behind a send of Python waits until Python has
@@ -9,6 +9,8 @@ served (MQ_LATER). Source: SendMessageProcessor.sendMessage.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
+from mqfast.broker.fast.pull_service cimport LITE_PULL, PULL, PullState, serve_pull
+from mqfast.broker.fast.pull_table cimport Pulls, PullTable
 from mqfast.broker.fast.send_request cimport (
     ANSWER_MAX,
     PAIRS_MAX,
@@ -56,6 +58,7 @@ from mqfast.store.base.os_api cimport (
     mq_cas32,
     mq_load32,
     mq_load64,
+    mq_os,
     mq_store32,
     mq_store64,
 )
@@ -76,6 +79,8 @@ cdef enum:
     SEND = 10
     SEND_V2 = 310
     SEND_BATCH = 320
+    UPDATE_OFFSET = 15
+    SERVED_CODES = 4
     PARKED_MAX = 8192           # answers of a reactor that wait; a power of 2
     DISK = 1                    # what an answer waits for
     SLAVES = 2
@@ -90,6 +95,7 @@ cdef enum:
 cdef int64_t[SIZES] SIZE_LIMITS = list(SIZE_BOUNDS)
 cdef int64_t[LATENCY_STEPS - 1] LATENCY_LIMITS = list(BOUNDS_MS)
 cdef int64_t[TOOK_STEPS - 1] TOOK_LIMITS = list(PUT_TIME_BOUNDS_MS)
+cdef int32_t[SERVED_CODES] REQUESTS = [SEND, SEND_V2, PULL, LITE_PULL]
 cdef int32_t[OUTCOMES] CODES = [0, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT]
 cdef int64_t EVERYTHING = 0x7FFFFFFFFFFFFFFF
 
@@ -127,7 +133,8 @@ cdef struct ReactorState:
     int64_t head
     int64_t tail
     int64_t asked               # end of the messages for which the slaves were woken
-    Latency latencies[2][OUTCOMES]      # of 10 and 310
+    Latency latencies[SERVED_CODES][OUTCOMES]
+    PullState pulls
     int64_t took[TOOK_STEPS]    # puts of a millisecond and more
     int64_t took_max_ms
     int64_t full                # sends left to Python since the ring was full
@@ -135,6 +142,7 @@ cdef struct ReactorState:
 cdef struct Sends:
     mq_service service          # first: reactors get its address
     PutEntry put
+    Pulls *pulls
     TopicSlots **topics
     AnswerParts parts
     const uint8_t *additions
@@ -166,7 +174,8 @@ cdef inline int step_of(const int64_t *limits, int n, int64_t value) noexcept no
 
 
 cdef inline void note_latency(ReactorState *state, int32_t code, int outcome, int64_t took_ns) noexcept nogil:
-    cdef Latency *row = &state.latencies[code == SEND_V2][outcome]
+    cdef int at = 0 if code == SEND else 1 if code == SEND_V2 else 2 if code == PULL else 3
+    cdef Latency *row = &state.latencies[at][outcome]
     cdef int64_t took_ms = took_ns // 1000000 if took_ns > 0 else 0
     mq_count(&row.counts[step_of(LATENCY_LIMITS, LATENCY_STEPS - 1, took_ms)], 1)
     mq_count(&row.sum_ms, took_ms)
@@ -280,6 +289,17 @@ cdef int serve_send(Sends *sends, mq_turn *turn, const mq_frame *frame, RawHeade
     return MQ_SERVED
 
 
+cdef int serve_pull_in_time(Sends *sends, mq_turn *turn, const mq_frame *frame, RawHeader *header) noexcept nogil:
+    """Serve a pull, and note how long that took."""
+    cdef ReactorState *state = &sends.states[turn.index]
+    cdef mq_os *os = sends.put.state.os
+    cdef int64_t begun_ns = os.monotonic_ns(os)
+    cdef int outcome = serve_pull(sends.pulls, &state.pulls, turn, frame, header)
+    if outcome == MQ_SERVED:
+        note_latency(state, header.code, 0, os.monotonic_ns(os) - begun_ns)
+    return outcome
+
+
 cdef int serve(mq_service *service, mq_turn *turn, const mq_frame *frame) noexcept nogil:
     cdef RawHeader header
     if not read_header(frame.header, frame.header_bytes, frame.codec, &header):
@@ -288,7 +308,10 @@ cdef int serve(mq_service *service, mq_turn *turn, const mq_frame *frame) noexce
         if header.flag != 0:
             return MQ_HAND_OVER_IN_ORDER
         return serve_send(<Sends *> service, turn, frame, &header)
-    return MQ_HAND_OVER_IN_ORDER if header.code == SEND_BATCH else MQ_HAND_OVER
+    if header.code == PULL or header.code == LITE_PULL:
+        return serve_pull_in_time(<Sends *> service, turn, frame, &header)
+    # in order: sends of any kind, and commits, which a later pull with a commit must not overtake
+    return MQ_HAND_OVER_IN_ORDER if header.code in (SEND_BATCH, UPDATE_OFFSET) else MQ_HAND_OVER
 
 
 # --- answers that wait ---
@@ -409,7 +432,7 @@ cdef void sync_as_wanted(Sends *sends) noexcept nogil:
 
 
 cdef class SendService(ReactorService):
-    """The sends that reactors serve, with counters.
+    """The sends and pulls that reactors serve, with counters.
 
     Args: additions: properties that the broker adds; id_prefix: the first part of message ids; json_pairs,
     binary_pairs: the broker's fields of each answer, encoded; timeout_ms: the longest wait for the disk; slaves_fd:
@@ -421,6 +444,7 @@ cdef class SendService(ReactorService):
     cdef Reactors reactors
     cdef Core core
     cdef TopicTable table
+    cdef PullTable pulls
     cdef tuple kept
     cdef list counted           # latencies that were taken
     cdef list took
@@ -430,9 +454,9 @@ cdef class SendService(ReactorService):
         if self.sends == NULL:
             raise MemoryError()
 
-    def __init__(self, Reactors reactors not None, Core core not None, TopicTable table not None, *, bytes additions,
-                 str id_prefix, bytes store_host, bytes json_pairs, bytes binary_pairs, int timeout_ms,
-                 int slaves_fd):
+    def __init__(self, Reactors reactors not None, Core core not None, TopicTable table not None,
+                 PullTable pulls not None, *, bytes additions, str id_prefix, bytes store_host, bytes json_pairs,
+                 bytes binary_pairs, int timeout_ms, int slaves_fd):
         cdef Sends *sends = self.sends
         cdef bytes prefix = id_prefix.encode()
         cdef int i
@@ -441,11 +465,13 @@ cdef class SendService(ReactorService):
         self.reactors = reactors
         self.core = core
         self.table = table
+        self.pulls = pulls
         self.kept = additions, prefix, store_host, json_pairs, binary_pairs
-        self.counted = [0] * (2 * OUTCOMES * (LATENCY_STEPS + 1))
+        self.counted = [0] * (SERVED_CODES * OUTCOMES * (LATENCY_STEPS + 1))
         self.took = [0] * TOOK_STEPS
         open_entry(core, &sends.put)
         sends.topics = &table.slots
+        sends.pulls = &pulls.pulls
         sends.parts.json_pairs = json_pairs
         sends.parts.json_bytes = len(json_pairs)
         sends.parts.binary_pairs = binary_pairs
@@ -479,6 +505,7 @@ cdef class SendService(ReactorService):
             free(self.sends.states[i].properties)
             free(self.sends.states[i].burst)
             free(self.sends.states[i].parked)
+            free(self.sends.states[i].pulls.hits.at)
         free(self.sends)
 
     def open(self, bint is_open, bint disk, bint slaves) -> None:
@@ -529,7 +556,7 @@ cdef class SendService(ReactorService):
         cdef Latency sums
         cdef int i, k, code, outcome, at = 0
         cdef list rows = [], counts
-        for code in range(2):
+        for code in range(SERVED_CODES):
             for outcome in range(OUTCOMES):
                 counts = [0] * (LATENCY_STEPS + 1)
                 for i in range(self.sends.reactors):
@@ -540,7 +567,7 @@ cdef class SendService(ReactorService):
                 self.counted[at:at + len(counts)] = counts
                 at += len(counts)
                 if any(fresh):
-                    row = SEND_V2 if code else SEND, CODES[outcome], fresh[:LATENCY_STEPS], fresh[LATENCY_STEPS]
+                    row = REQUESTS[code], CODES[outcome], fresh[:LATENCY_STEPS], fresh[LATENCY_STEPS]
                     rows.append(row)
         return rows
 

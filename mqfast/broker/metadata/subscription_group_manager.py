@@ -5,6 +5,7 @@ No I/O except through the table of the store. Source: SubscriptionGroupManager.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from mqfast.broker.config.broker_config import BrokerConfig
@@ -48,6 +49,7 @@ class SubscriptionGroupManager:
     """All groups of a broker, in the table of ``config/subscriptionGroup.json``.
 
     Args: changes: persists the table, and delays the response to the current request until then.
+    Attributes: ``before_change``: called with a group before its rules change.
     Thread: that of the event loop.
     """
 
@@ -57,6 +59,7 @@ class SubscriptionGroupManager:
         self.table: Final = table
         self._config = config
         self._changes: Final[ConfigPersister] = changes or AtOnce()
+        self.before_change: Callable[[str], object] = lambda _group: None
 
     def ensure_system_groups(self) -> bool:
         """Create missing groups that RocketMQ itself uses. Returns: True if the table must be persisted."""
@@ -92,17 +95,20 @@ class SubscriptionGroupManager:
 
     def set_may_read(self, group: str, topic: str, may: bool) -> None:
         """Forbid the group to read the topic, or allow that again; persist the table soon."""
+        self.before_change(group)
         bits = self.table.forbidden(group, topic)
         self.table.forbid(group, topic, bits & ~_READ_BIT if may else bits | _READ_BIT)
         self._changes.made(self.table)
 
     def put(self, raw: dict[str, Any]) -> None:
         """Set the rules of a group (200) and persist the table soon."""
+        self.before_change(raw["groupName"])
         self.table.put(raw["groupName"], raw)
         self._changes.made(self.table)
 
     def delete(self, group: str) -> bool:
         """Delete a group (207) with its forbidden topics, which do not apply to a later group of this name."""
+        self.before_change(group)
         existed = self.table.delete(group)
         self._changes.made(self.table)
         return existed

@@ -206,6 +206,15 @@ class BrokerStats:
             totals.size += size
             totals.times += 1
 
+    def got_many(self, topic: str, group: str, calls: int, count: int, size: int) -> None:
+        """Count messages that were sent to a group by several gets."""
+        self.got(topic, group, 0, 0)  # makes the counter of a new group
+        series = self._gets[topic, group]
+        for each in [series, self._get_totals_all] + ([] if series.is_system else [self._get_totals]):
+            each.count += count
+            each.size += size
+            each.times += calls - 1
+
     def missed(self) -> None:
         """Count a get without a message."""
         self._misses += 1
@@ -251,6 +260,7 @@ class BrokerStats:
 
     def group_deleted(self, group: str) -> None:
         """Remove the counters of a group."""
+        self.refresh()
         for key in [key for key in self._gets if key[1] == group]:
             del self._gets[key]
         for name, keys in self._named.items():
@@ -303,6 +313,7 @@ class BrokerStats:
     @property
     def get_totals(self) -> Series:
         """Return the counter of the messages got from all topics except RocketMQ's own."""
+        self.refresh()
         return self._get_totals
 
     @property
@@ -314,6 +325,7 @@ class BrokerStats:
     @property
     def get_totals_all(self) -> Series:
         """Return the counter of the messages got from all topics."""
+        self.refresh()
         return self._get_totals_all
 
     @property
@@ -325,6 +337,7 @@ class BrokerStats:
     @property
     def gets(self) -> dict[tuple[str, str], Series]:
         """Return the counters by (topic, group)."""
+        self.refresh()
         return self._gets
 
     @property

@@ -36,6 +36,7 @@ from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
+    from mqfast.broker.fast.published_pulls import PublishedPulls
     from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerGroup
     from mqfast.broker.pull.consumer_offsets import OffsetProcessor
     from mqfast.broker.replication.replica_manager import ReplicaManager
@@ -115,6 +116,7 @@ class PullProcessor:
         self._long_polling: Final = long_polling
         self._broadcast = BroadcastOffsets(context, limits)
         self._tasks: set[asyncio.Future[None]] = set()
+        self._published: PublishedPulls | None = None
 
     def register(self, processors: Processors) -> None:
         """Register the handlers."""
@@ -126,6 +128,10 @@ class PullProcessor:
         processors.register([RequestCode.PULL_MESSAGE], self.pull, pulls)
         processors.register([RequestCode.LITE_PULL_MESSAGE], self.pull, lite)
         self._filters.register(processors)
+
+    def publish_to(self, published: PublishedPulls | None) -> None:
+        """Publish what was checked of a pull that found messages, for reactors; None: no longer."""
+        self._published = published
 
     def start(self) -> None:
         """Do nothing: pulls are held from the beginning."""
@@ -372,6 +378,8 @@ class PullProcessor:
         group, topic = header.consumer_group, header.topic
         if code == 0:
             context.stats.got(topic, group, result.message_count, result.total_bytes)
+            if self._published is not None and copies is None:
+                self._published.offer(header, pull.topic, pull.group, pull.wanted, self._limits.get(), next_offset)
         else:
             context.stats.missed()
             if code == ResponseCode.PULL_OFFSET_MOVED:

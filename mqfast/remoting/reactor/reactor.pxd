@@ -14,6 +14,7 @@ cdef extern from "reactor.h" nogil:
         int index
         int is_after_other
         int64_t now_ns
+        int64_t sent
     ctypedef struct mq_frame:
         const uint8_t *header
         const uint8_t *body
@@ -103,5 +104,6 @@ cdef void conn_hold(mq_conn *conn) noexcept nogil
 cdef void conn_release(mq_conn *conn) noexcept nogil
 cdef int conn_host(const mq_conn *conn, const uint8_t **host) noexcept nogil
 cdef void group_wake(mq_group *group, int index) noexcept nogil
+cdef void group_quiesce(mq_group *group) noexcept nogil
 cdef uint8_t *turn_room(mq_turn *turn, size_t size) noexcept nogil
 cdef void turn_add(mq_turn *turn, size_t size) noexcept nogil

@@ -46,6 +46,10 @@ cdef void group_wake(mq_group *group, int index) noexcept nogil:
     mq_group_wake(group, index)
 
 
+cdef void group_quiesce(mq_group *group) noexcept nogil:
+    mq_group_quiesce(group)
+
+
 cdef uint8_t *turn_room(mq_turn *turn, size_t size) noexcept nogil:
     return mq_turn_room(turn, size)
 

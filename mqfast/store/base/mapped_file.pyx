@@ -40,6 +40,7 @@ from mqfast.store.base.os_api cimport (
     mq_load64,
     mq_os,
     mq_stat,
+    mq_store32,
     populate,
     read_all,
     write_all,
@@ -394,7 +395,7 @@ cdef class MappedFile:
     def drop(self) -> None:
         """Drop the owner's reference: no new holds; unmapped with the last hold."""
         if self.owned:
-            self.owned = False
+            mq_store32(<uint32_t *> &self.owned, False)     # read without the GIL, too
             self.release()
 
     def unmap_idle(self) -> None:

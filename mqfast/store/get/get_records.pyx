@@ -57,7 +57,6 @@ cdef class GetLimits:
     Raises: UsageError for a number below 0, or no number.
     Source: MessageStoreConfig; DefaultMessageStore.isTheBatchFull, estimateInMemByCommitOffset.
     """
-    cdef ReadLimits limits
 
     def __init__(self, *, total_memory_bytes=None, access_message_in_memory_max_ratio=40,
                  max_transfer_bytes_on_message_in_memory=262144,

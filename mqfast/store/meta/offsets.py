@@ -9,7 +9,7 @@ the caller of ``persist`` passes the flush. Format: ``mqfast/store/FORMAT.md``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import index
 from typing import Any, Final
 
@@ -82,6 +82,8 @@ def _check(root: dict[Any, Any]) -> None:
 class ConsumerOffsets:
     """The offsets of all groups, in memory, and the file.
 
+    Attributes: ``waiting``: returns (group, topic, queue id, offset) of commits by other threads, each once; called
+        before any use of the offsets.
     Thread: any.
     Durability: a commit is in memory until persist; after a crash a group continues at the last persisted offset.
     Source: ConsumerOffsetManager, LmqConsumerOffsetManager.
@@ -100,6 +102,7 @@ class ConsumerOffsets:
         self._light: dict[str, int] = {}
         self._deletions: dict[str, int] = {}
         self._followed: dict[str, dict[str, dict[int, int]]] = {}
+        self.waiting: Callable[[], Iterable[tuple[str, str, int, int]]] | None = None
 
     @classmethod
     def load(cls, os_api: OsFiles, path: str, *, lmq: bool = False, version_step: int = 500) -> ConsumerOffsets:
@@ -156,6 +159,7 @@ class ConsumerOffsets:
         if not isinstance(queue_id, int):
             raise UsageError(f"queue_id: expected int, found {type(queue_id).__name__}")
         with self._lock:
+            self._take_waiting()
             if self._is_light(group):
                 return self._light.get(key, -1)
             return self._table.get(key, {}).get(queue_id, -1)
@@ -169,23 +173,39 @@ class ConsumerOffsets:
         queue_id = _number("queue_id", queue_id, 2**31 - 1)
         offset = _number("offset", offset, 2**63 - 1)
         with self._lock:
-            if self._is_light(group):
-                self._light[key] = offset
-                return
-            self._table.setdefault(key, {})[queue_id] = offset
-            self._commits += 1
-            if self._commits % self._version_step == 0 and "dataVersion" in self._root:
-                next_data_version(self._root["dataVersion"], self._door.now_ms())
+            self._take_waiting()
+            self._store(key, group, queue_id, offset)
+
+    def _store(self, key: str, group: str, queue_id: int, offset: int) -> None:
+        if self._is_light(group):
+            self._light[key] = offset
+            return
+        self._table.setdefault(key, {})[queue_id] = offset
+        self._commits += 1
+        if self._commits % self._version_step == 0 and "dataVersion" in self._root:
+            next_data_version(self._root["dataVersion"], self._door.now_ms())
+
+    def take_waiting(self) -> None:
+        """Apply the commits of ``waiting`` now."""
+        with self._lock:
+            self._take_waiting()
+
+    def _take_waiting(self) -> None:
+        if self.waiting is not None:
+            for group, topic, queue_id, offset in self.waiting():
+                self._store(topic + _SEPARATOR + group, group, queue_id, offset)
 
     def groups(self) -> list[str]:
         """Return every group with a commit, sorted."""
         with self._lock:
+            self._take_waiting()
             keys = [*self._table, *self._light]
         return sorted({key.partition(_SEPARATOR)[2] for key in keys})
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return (topic, group) of every group with a commit in a topic."""
         with self._lock:
+            self._take_waiting()
             keys = [*self._table, *self._light]
         return [(topic, group) for topic, _, group in (key.partition(_SEPARATOR) for key in keys)]
 
@@ -193,6 +213,7 @@ class ConsumerOffsets:
         """Return topic -> queue id -> next queue offset of a group: a copy."""
         offsets: dict[str, dict[int, int]] = {}
         with self._lock:
+            self._take_waiting()
             for key, queues in self._table.items():
                 topic, _, owner = key.partition(_SEPARATOR)
                 if owner == group:
@@ -206,6 +227,7 @@ class ConsumerOffsets:
     def as_file(self) -> dict[Any, Any]:
         """Return the content of the file at this moment (43): a copy."""
         with self._lock:
+            self._take_waiting()
             return self._snapshot() or {"dataVersion": new_data_version(self._door.now_ms()), "offsetTable": {}}
 
     def follow(self, group: str, topic: str, begins: dict[int, int]) -> None:
@@ -225,6 +247,7 @@ class ConsumerOffsets:
         A registered group without a commit is at its first offset; a missing queue is read from the first message on.
         """
         with self._lock:
+            self._take_waiting()
             result = {topic: {g: dict(at) for g, at in groups.items()} for topic, groups in self._followed.items()}
             table = [*self._table.items(), *((key, {0: offset}) for key, offset in self._light.items())]
             for key, queues in table:
@@ -253,6 +276,7 @@ class ConsumerOffsets:
         Args: end_of: the offset behind the last message of (topic, queue id), or None to keep the stored offset.
         """
         with self._lock:
+            self._take_waiting()
             for key, queues in self._table.items():
                 topic, _, group = key.partition(_SEPARATOR)
                 for queue_id, offset in queues.items():
@@ -278,6 +302,7 @@ class ConsumerOffsets:
 
     def _remove(self, gone: Callable[[str, str], bool]) -> None:
         with self._lock:
+            self._take_waiting()
             for table in (self._table, self._light):
                 for key in list(table):
                     topic, _, group = key.partition(_SEPARATOR)
@@ -313,6 +338,7 @@ class ConsumerOffsets:
         # Two locks: a commit never waits for the disk, and an older state never overwrites a newer state.
         with self._persist_lock:
             with self._lock:
+                self._take_waiting()
                 root = self._snapshot()
             return self._file.persist(root, before) if root else False
 

@@ -677,7 +677,7 @@ cdef class ConsumeQueue:
         if not fillers and physical >= min_physical:
             return
         if self._gone(high - 1, min_physical, fillers):
-            q.min_logic = end
+            mq_store64(&q.min_logic, end)
             return
         while low < high:                   # first unit whose record exists
             middle = (low + high) // 2
@@ -685,7 +685,7 @@ cdef class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
-        q.min_logic = low * UNIT_BYTES
+        mq_store64(&q.min_logic, low * UNIT_BYTES)
 
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1:
         physical, size, _ = self.unit(queue_offset)
@@ -749,7 +749,7 @@ cdef class ConsumeQueue:
                 mq_put32(file.base + (at - start) + 8, FILLER_SIZE)
                 mq_put64(file.base + (at - start) + 12, 0)
                 at += UNIT_BYTES
-            q.min_logic = at
+            mq_store64(&q.min_logic, at)
             mq_store64(&q.end, at)
         self._take_tail(file)
 
@@ -864,6 +864,7 @@ cdef class ConsumeQueue:
         """
         cdef MappedFile file
         cdef int removed = 0
+        cdef int64_t first
         while len(self.files) > 1:
             file = self.files[0]
             if not self._gone((file.start_offset + self.file_bytes) // UNIT_BYTES - 1, min_physical, True):
@@ -873,7 +874,8 @@ cdef class ConsumeQueue:
             self.os_api.fsync_dir(self.path)      # each synced: a power cut in between must not leave a gap
             removed += 1
         if removed:
-            self.state.min_logic = max(self.state.min_logic, (<MappedFile> self.files[0]).start_offset)
+            first = (<MappedFile> self.files[0]).start_offset
+            mq_store64(&self.state.min_logic, max(self.state.min_logic, first))
         self.correct_min(min_physical)
         return removed
 

@@ -102,14 +102,14 @@ async def replay(one: Running, name: str, flow: str) -> tuple[int, list[str]]:
         if row.direction == "client->server" and not is_answer:
             if header["code"] not in SENT:
                 continue
+            held = [one_ for one_ in waiting.values() if one_["code"] in PULLS]
+            if held and header["code"] in (310, 10):
+                await until(lambda: len(one.parts.long_polling) >= 1, "the hold")
             await wire.send(row.connection, row.frame)
             if not header.get("flag", 0) & 2:
                 waiting[key] = header
             if header["code"] == QUERY_OFFSET:  # before a commit that another connection sends
                 await until(lambda key=key: wire.answers.get(key), "the offset")
-            held = [one_ for one_ in waiting.values() if one_["code"] in PULLS]
-            if held and header["code"] in (310, 10):
-                await until(lambda: len(one.parts.long_polling) >= 1, "the hold")
         elif is_answer and row.direction == "server->client" and key in waiting:
             request = waiting.pop(key)
             mine = await wire.answer(*key)

@@ -41,20 +41,24 @@ class Notice(NamedTuple):
 
 
 class ConsumerGroup:
-    """A group with members."""
+    """A group with members. Attributes: ``version``: counts the changes of message model and subscriptions."""
 
-    __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "name", "subscriptions", "text")
+    __slots__ = (
+        "consume_from_where", "consume_type", "members", "message_model", "name", "subscriptions", "text", "version",
+    )  # fmt: skip
 
     def __init__(self, data: ConsumerData) -> None:
         self.name = data.group_name
         self.members: dict[Hashable, ClientChannelInfo] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
-        self.text = 0
+        self.text = self.version = 0
+        self.message_model = data.message_model
         self.follow(data)
 
     def follow(self, data: ConsumerData) -> None:
         """Apply the consume settings of the latest heartbeat."""
         self.consume_type = data.consume_type
+        self.version += data.message_model != self.message_model
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
 
@@ -77,8 +81,10 @@ class ConsumerGroup:
                 changed = True
             if known is None or subscription.sub_version > known.sub_version:
                 self.subscriptions[topic] = subscription
+                self.version += 1
         for topic in self.subscriptions.keys() - given.keys():
             del self.subscriptions[topic]
+            self.version += 1
             changed = True
         return changed
 
@@ -92,7 +98,8 @@ class ConsumerManager:
 
     Args: now_ms: the time in ms; expiry_ms: a member without a heartbeat for longer expires.
     Attributes: ``on_register``: called with group and subscriptions of each heartbeat; ``on_end``: called with a group
-        that lost the last member.
+        that lost the last member; ``on_change``: called with a group that is new, that changed its message model or
+        subscriptions, or that lost the last member.
     Thread: no concurrent calls.
     """
 
@@ -107,6 +114,7 @@ class ConsumerManager:
         self._groups_of: dict[Hashable, dict[str, None]] = {}  # connection -> its groups
         self.on_register: Callable[[str, Iterable[SubscriptionData]], object] = lambda _group, _subscriptions: None
         self.on_end: Callable[[str], object] = lambda _group: None
+        self.on_change: Callable[[str], object] = lambda _group: None
 
     def group(self, name: str) -> ConsumerGroup | None:
         """Return a group with members, None for other groups."""
@@ -146,6 +154,7 @@ class ConsumerManager:
         if not without_subscriptions:
             text = self._text + text_of(data) - (0 if group is None else group.text)
             self._limits.check_text(text)
+        known = -1 if group is None else group.version
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data)
         if not without_subscriptions:
@@ -158,6 +167,8 @@ class ConsumerManager:
         self._groups_of.setdefault(channel, {})[group.name] = None
         if not without_subscriptions and group.subscribe(data.subscription_data_set or ()):
             changed = True
+        if group.version != known:
+            self.on_change(group.name)
         if not without_subscriptions:
             self.on_register(group.name, data.subscription_data_set or ())
         return group.notice() if changed else None
@@ -176,6 +187,7 @@ class ConsumerManager:
     def _remove_group(self, group: ConsumerGroup) -> None:
         del self._groups[group.name]
         self._text -= group.text
+        self.on_change(group.name)
         self.on_end(group.name)
 
     def _left(self, channel: Hashable, group: str) -> None:
