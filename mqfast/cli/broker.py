@@ -62,7 +62,7 @@ def add_log_options(sub: argparse.ArgumentParser) -> None:
 
 def with_extra(what: str, error: ModuleNotFoundError) -> Exception:
     """Return the error for a missing module of an extra."""
-    if error.name in ("msgspec", "lark", "lz4", "zstandard", "yaml"):
+    if error.name in ("msgspec", "lark", "yaml"):
         return ConfigError(f"mqfast {what} needs {error.name}: pip install 'mqfast[broker]'")
     return error
 
