@@ -217,3 +217,19 @@ def test_documentation_without_a_part_is_not_added(tmp_path: Path, name: str) ->
     assert done.returncode == 1
     assert name in done.stderr
     assert not (tmp_path / "site" / "versions.json").exists()
+
+
+def test_the_first_commands_of_a_newcomer_receive_a_message(tmp_path: Path) -> None:
+    code = "import newcomer; print(*newcomer.commands(), sep='\\0'); print(newcomer.EXPECTED, end='')"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "wheels"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    text, _, expected = done.stdout.rpartition("\n")
+    install, use = text.split("\0")
+    assert "pip install 'mqfast[broker]'" in install
+    use = use.replace("mq/bin/python", sys.executable)
+    # The checkout takes the place of the installed wheel.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    received = subprocess.run(
+        use, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert received.stdout.strip() == expected

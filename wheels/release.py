@@ -1,8 +1,9 @@
 """Makes a release: ``make release VERSION=0.2.0``. Everything is left under wheels/dist/; nothing is pushed.
 
 Checks the version, the tree and the changelog, runs the gates, writes the version and the date, builds the sdist and a
-wheel for each Python of this machine, uses every wheel in empty environments, and reports what was proved where in
-wheels/dist/REPORT.md. The commit, the tag and the push are left to a person: the last lines are the commands.
+wheel for each Python of this machine, uses every wheel in empty environments, adds the documentation to that of earlier
+releases (the branch gh-pages) under wheels/dist/site, and reports what was proved where in wheels/dist/REPORT.md. The
+commit, the tag and the push are left to a person: the last lines are the commands.
 Must never push, tag or commit.
 """
 
@@ -26,10 +27,20 @@ GATES = ("lint", "docs", "perf-check", "test")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.14t", "3.15t")
 # A line of a file that holds the version: (file, the text before it, the text behind it).
 VERSION_LINES = (("pyproject.toml", 'version = "', '"'), ("mqfast/__init__.py", '__version__ = "', '"'))
-CI_ONLY = (
-    ("Linux aarch64, manylinux and musllinux", "built and used by the release workflow, on machines of that kind"),
-    ("Linux x86_64, musllinux", "built and used by the release workflow"),
-    ("macOS arm64 and x86_64", "built and used by the release workflow"),
+# What the release workflow builds and uses: (name, what the name of such a wheel contains).
+PLATFORMS = (
+    ("Linux x86_64, manylinux", r"manylinux\S*_x86_64"),
+    ("Linux x86_64, musllinux", r"musllinux\S*_x86_64"),
+    ("Linux aarch64, manylinux", r"manylinux\S*_aarch64"),
+    ("Linux aarch64, musllinux", r"musllinux\S*_aarch64"),
+    ("macOS arm64", r"macosx\S*_arm64"),
+    ("macOS x86_64", r"macosx\S*_x86_64"),
+)
+# The branch that has the documentation of all releases; on a machine of its own, the branch of the remote.
+SITE_BRANCHES = ("gh-pages", "origin/gh-pages")
+NAME_OF_PYTHON = (
+    "import sys, sysconfig; musl = '-musl' if 'musl' in (sysconfig.get_config_var('SOABI') or '') else ''; "
+    "print('%d.%d%s%s' % (*sys.version_info[:2], sys.abiflags, musl))"
 )
 
 
@@ -117,8 +128,7 @@ def interpreters() -> dict[str, str]:
     """Return the Pythons of this machine that a wheel is built for: of the variable PYTHONS, the path, and pyenv."""
     programs = {}
     for program in os.environ.get("PYTHONS", "").split():
-        named = output(program, "-c", "import sys; print('%d.%d%s' % (*sys.version_info[:2], sys.abiflags))")
-        programs[named] = program
+        programs[output(program, "-c", NAME_OF_PYTHON)] = program
     if programs:
         return programs
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
@@ -129,8 +139,7 @@ def interpreters() -> dict[str, str]:
         candidates += [str(path / "bin" / "python") for path in sorted(pyenv.glob("*"), reverse=True)
                      if re.fullmatch(rf"{number}\.\d+{suffix}", path.name)]  # fmt: skip
         for program in filter(None, candidates):
-            code = "import sys; print('%d.%d%s' % (*sys.version_info[:2], sys.abiflags))"
-            done = subprocess.run([program, "-c", code], capture_output=True, text=True, check=False)
+            done = subprocess.run([program, "-c", NAME_OF_PYTHON], capture_output=True, text=True, check=False)
             if done.stdout.strip() == version:
                 programs[version] = program
                 break
@@ -161,15 +170,58 @@ def platform_of(program: str) -> str:
     return output(program, "-c", "import platform; print(platform.python_version(), platform.python_compiler())")
 
 
-def report(version: str, gates: list[str], built: list[Built]) -> str:
+def build_site(version: str) -> list[str]:
+    """Build the documentation beside that of earlier releases; return what was proved."""
+    site = DIST / "site"
+    site.mkdir()
+    for branch in SITE_BRANCHES:
+        found = subprocess.run(["git", "rev-parse", "--verify", "--quiet", branch], cwd=ROOT, check=False)
+        if found.returncode == 0:
+            archive = subprocess.run(["git", "archive", branch], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+            subprocess.run(["tar", "-x", "-C", site], input=archive, check=True)
+            break
+    else:
+        branch = "none"
+    subprocess.run(["make", "--no-print-directory", "docs"], cwd=ROOT, check=True)
+    added = output(sys.executable, "docs/site/versions.py", version, str(site))
+    return [
+        "built without a broken link (mkdocs --strict)",
+        f"versions in the selector: {added.rpartition(': ')[2]}; earlier ones from the branch: {branch}",
+        "search, API reference and examples are there",
+    ]
+
+
+def newcomers(roots: list[Path]) -> list[str]:
+    """Run the first commands of a newcomer in each system; return what was proved."""
+    proofs = []
+    for root in roots:
+        command = [sys.executable, "wheels/newcomer.py", str(root), str(DIST)]
+        proofs.append(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
+        print(proofs[-1], flush=True)
+    return proofs
+
+
+def unproved(built: list[Built]) -> list[str]:
+    """Return what the release workflow builds and no wheel of this machine shows."""
+    lines = []
+    for name, pattern in PLATFORMS:
+        here = {wheel.python.split()[0].rpartition(".")[0] for wheel in built if re.search(pattern, wheel.wheel.name)}
+        lacking = [number for number in PYTHONS if number not in here and not number.endswith("t")]
+        if lacking:
+            lines.append(f"{name}, CPython {', '.join(lacking)}: built and used by the release workflow only")
+    lines.append("macOS, Windows: the clients of the wheel without compiled code are imported by the release workflow")
+    lines.append("free-threaded CPython: no wheel; an import of mqfast turns the GIL on")
+    lines.append("attestations and trusted publishing: steps of the release workflow")
+    return lines
+
+
+def report(version: str, gates: list[str], built: list[Built], site: list[str], systems: list[str]) -> str:
     """Return what was made and what was proved, as Markdown."""
-    here = {".".join(wheel.python.split(".")[:2]) for wheel in built}
-    missing = [name for name in PYTHONS if name not in here and not name.endswith("t")]
     lines = [f"# mqfast {version}: what was proved where", ""]
     lines += [f"- commit: `{output('git', 'rev-parse', 'HEAD')}` and the change of the version"]
     lines += [f"- machine: {platform.platform()}, glibc {platform.libc_ver()[1]}"]
     lines += [
-        f"- gates passed: {', '.join(gates) or 'none was run'}",
+        f"- gates passed at this commit, before the change of the version: {', '.join(gates) or 'none was run'}",
         "",
         "| File | Bytes | SHA-256 |",
         "|---|---|---|",
@@ -177,14 +229,15 @@ def report(version: str, gates: list[str], built: list[Built]) -> str:
     for path in sorted([*DIST.glob("*.whl"), *DIST.glob("*.tar.gz")]):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         lines.append(f"| {path.name} | {path.stat().st_size:,} | `{digest}` |")
-    lines += ["", "Every wheel was built from the sdist, in an environment of its own.", ""]
+    checked = output(sys.executable, "wheels/check_files.py", str(DIST))
+    lines += ["", f"Every wheel was built from the sdist, in an environment of its own. Files: {checked}.", ""]
     for wheel in built:
         lines += [f"## {wheel.wheel.name}", "", f"Built and used with Python {wheel.python}:", ""]
         lines += [*(f"- {proof}" for proof in wheel.proofs), ""]
-    lines += ["## Not proved on this machine", ""]
-    lines += [f"- CPython {name}: built and used by the release workflow" for name in missing]
-    lines += [f"- {name}: {state}" for name, state in CI_ONLY]
-    lines += ["- free-threaded CPython: no wheel; an import of mqfast turns the GIL on", ""]
+    lines += ["## Documentation, in site/", "", *(f"- {line}" for line in site), ""]
+    lines += ["## The first message on other systems", ""]
+    lines += [*(f"- {line}" for line in systems or ["not tried: no system was named by --root"]), ""]
+    lines += ["## Not proved on this machine", "", *(f"- {line}" for line in unproved(built)), ""]
     return "\n".join(lines)
 
 
@@ -193,6 +246,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("version", help="as 0.2.0")
     parser.add_argument("--gates", default=" ".join(GATES), help="make targets that must pass (%(default)s)")
+    parser.add_argument(
+        "--root", action="append", default=[], type=Path, help="a system for wheels/newcomer.py; may be repeated"
+    )
     parser.add_argument("--check", action="store_true", help="check only: change, run and build nothing")
     arguments = parser.parse_args()
     check(arguments.version)
@@ -209,7 +265,8 @@ def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir(parents=True)
     built = [build(name, program, not number) for number, (name, program) in enumerate(pythons.items())]
-    text = report(arguments.version, gates, built)
+    systems = newcomers(arguments.root)
+    text = report(arguments.version, gates, built, build_site(arguments.version), systems)
     (DIST / "REPORT.md").write_text(text, "utf-8")
     print(f"{text}\nNothing is committed or pushed. The workflow of the tag publishes; for a release from this tree:")
     print(f"  git commit -am 'Version {arguments.version}' && git tag -a v{arguments.version} -m {arguments.version}")
