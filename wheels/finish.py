@@ -1,7 +1,7 @@
 """Last step of a wheel or an sdist: the same input gives the same bytes.
 
 To a wheel are added the bill of materials (PEP 770) and the licences of the bundled libraries; then follows another
-packing, by zopfli where the package zopfli is installed, else by zlib. Entries are sorted, with the same time
+packing, by libdeflate where the package deflate is installed, else by zlib. Entries are sorted, with the same time
 (``SOURCE_DATE_EPOCH``) and owner. Run by wheels/build.sh as ``python wheels/finish.py FILE_OR_FOLDER...``.
 Must never change a module: only the folder ``.dist-info`` gets files and a new RECORD.
 """
@@ -122,12 +122,11 @@ def record(files: dict[str, bytes], path: str) -> bytes:
 def deflate(content: bytes) -> bytes:
     """Return the content as a raw deflate stream, as short as the installed tools make one."""
     try:
-        from zopfli.zlib import compress
+        from deflate import deflate_compress
     except ImportError:
         packer = zlib.compressobj(9, zlib.DEFLATED, -15)
         return packer.compress(content) + packer.flush()
-    packed: bytes = compress(content, numiterations=1)
-    return packed[2:-4]  # without the frame of zlib: 2 bytes before, the checksum behind
+    return bytes(deflate_compress(content, 12))
 
 
 def write_zip(path: Path, files: dict[str, bytes], modes: dict[str, int], created: int) -> None:
