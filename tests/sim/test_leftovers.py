@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _HERE = Path(__file__).resolve().parent
 _RUNS = 100 if os.environ.get("MQFAST_WHOLE") else 12
 
 _MANY = """
 import gc, os, sys
-from scenarios import one_broker
+import scenarios
 from mqfast.broker.server import Broker
 from mqfast.sim import run_seed
 from mqfast.sim.world import World
@@ -20,8 +22,8 @@ from mqfast.sim.world import World
 def resident_mib():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
 
-for seed in range(int(sys.argv[1])):
-    assert run_seed(one_broker, seed, kinds=("kill", "stop")).failure is None
+for seed in range(int(sys.argv[2])):
+    assert run_seed(getattr(scenarios, sys.argv[1]), seed, kinds=sys.argv[3:]).failure is None
     if seed == 3:
         before = len(os.listdir("/proc/self/fd")), resident_mib()
 left = [o for o in gc.get_objects() if isinstance(o, (Broker, World))]
@@ -45,8 +47,9 @@ def _run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_killed_brokers_leave_nothing_behind() -> None:
-    done = _run(_MANY, str(_RUNS))
+@pytest.mark.parametrize(("scenario", "kinds"), [("one_broker", ("kill", "stop")), ("popped", ("kill",))])
+def test_brokers_that_end_leave_nothing_behind(scenario: str, kinds: tuple[str, ...]) -> None:
+    done = _run(_MANY, scenario, str(_RUNS), *kinds)
     objects, descriptors, mib = map(int, done.stdout.split())
     assert (objects, descriptors) == (0, 0)
     assert mib < 64  # one run at a time; a leak of stores is 50 MiB a run

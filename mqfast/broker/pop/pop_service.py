@@ -395,9 +395,13 @@ class PopService:
         return stored
 
     def release(self, group: str, topic: str, handles: Sequence[ReceiptHandle]) -> None:
-        """Make messages that no client gets visible soon, in the background. An acked message stays acked."""
-        if handles:
-            task = asyncio.ensure_future(self._release(group, topic, handles))
+        """Make messages that no client gets visible soon, in the background. An acked message stays acked.
+
+        The end of a coroutine may call this without a running loop; after the end of the broker's loop nothing is done.
+        """
+        loop = self._context.loop
+        if handles and not loop.is_closed():
+            task = loop.create_task(self._release(group, topic, handles))
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 

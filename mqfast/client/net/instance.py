@@ -153,11 +153,11 @@ class ClientInstance:
         """Return the instance of these settings in this loop; another one for a second consumer of the same group."""
         with _registry_lock:
             known = _registry.setdefault(loop, {}).setdefault(settings, [])
-            for instance in known:
+            for instance in _alive(known):
                 if consumer_group is None or consumer_group not in instance._consumers:
                     return instance
             instance = cls(settings, loop)
-            known.append(instance)
+            known[:] = [*filter(_is_alive, known), weakref.ref(instance)]
             return instance
 
     async def acquire(self, *, may_wait: bool = False) -> None:
@@ -221,8 +221,7 @@ class ClientInstance:
             return
         with _registry_lock:
             known = _registry.get(self.loop, {}).get(self.settings, [])
-            if self in known:
-                known.remove(self)
+            known[:] = [reference for reference in known if reference() is not self]
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -458,9 +457,19 @@ class ClientInstance:
 
 
 _registry_lock = Guard()
-_registry: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[InstanceSettings, list[ClientInstance]]] = (
+# Instances refer to their loop: a strong reference here would keep a loop whose clients were never closed.
+_References = list["weakref.ref[ClientInstance]"]
+_registry: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[InstanceSettings, _References]] = (
     weakref.WeakKeyDictionary()
 )
+
+
+def _is_alive(reference: weakref.ref[ClientInstance]) -> bool:
+    return reference() is not None
+
+
+def _alive(known: _References) -> list[ClientInstance]:
+    return [instance for reference in known if (instance := reference()) is not None]
 
 
 def forget() -> list[Any]:
@@ -470,7 +479,7 @@ def forget() -> list[Any]:
     inherited: list[Any] = []
     for loop, by_settings in list(_registry.items()):
         inherited.append(loop)
-        for instance in (known for many in by_settings.values() for known in many):
+        for instance in (known for many in by_settings.values() for known in _alive(many)):
             inherited.append(instance)
             leave_sockets(instance.remoting.filenos())
     _registry.clear()
