@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -306,3 +308,19 @@ def test_a_server_that_does_not_answer_is_an_error_of_clients() -> None:
         server.close()
 
     in_loop(flow)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_whose_client_was_never_closed_is_freed() -> None:
+    async def flow(address: str) -> None:
+        producer = await AsyncProducer("g", address).start()
+        assert (await producer.send("T", b"x")).ok
+
+    with RawServer(lambda one, request: one.answer(request)) as server:
+        loop = asyncio.new_event_loop()
+        reference = weakref.ref(loop)
+        loop.run_until_complete(flow(server.address))
+        loop.close()
+        del loop
+        gc.collect()
+        assert reference() is None
