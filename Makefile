@@ -93,13 +93,14 @@ test-reactors: $(TESTING)
 test-pure: $(TESTING)
 	MQFAST_WHOLE=1 $(BIN)/python -m pytest -q tests/pure
 
-# Clusters on virtual time, four scenarios; a seed that fails is printed and fails again.
+# Clusters on virtual time; a seed that fails is printed and fails again.
 SIM_SEEDS ?= 20000
 SIM := cd tests/sim && PYTHONPATH=$(CURDIR) $(abspath $(BIN))/python
 sim: $(TESTING)
-	$(SIM) -m mqfast.sim scenarios:fail_over --seeds $(SIM_SEEDS)
-	$(SIM) -m mqfast.sim scenarios:one_broker --seeds $(SIM_SEEDS)
-	$(SIM) -m mqfast.sim scenarios:transactions --seeds $(SIM_SEEDS)
+	set -e; for scenario in fail_over one_broker transactions orderly members dead_letters rows; do \
+		$(SIM) -m mqfast.sim scenarios:$$scenario --seeds $(SIM_SEEDS); \
+	done
+	$(SIM) -m mqfast.sim scenarios:popped --seeds $(SIM_SEEDS) --kinds kill
 	$(SIM) -m mqfast.sim scenarios:power_cuts --kinds power,kill --seeds $(SIM_SEEDS)
 
 sim-mutants: $(TESTING)
