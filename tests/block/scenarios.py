@@ -345,10 +345,6 @@ def sparse(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     return report | {"lost pages": lost_page_count()}
 
 
-def _is_open(store: mqfast.MessageStore) -> None:
-    _want(str(store.state), "open")
-
-
 def churn(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     """The disk is full and is not, in turn, while everything is done with a store; its readers never see an error."""
     rng = random.Random(options["seed"])
@@ -383,7 +379,6 @@ def churn(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
             fill(mount, leave_bytes=rng.choice((0, 0, 4096, 100_000, 600_000)))
         elif dice < 0.93:
             (mount / "filler").unlink(missing_ok=True)
-            tries_until(partial(_is_open, store))
         elif dice < 0.97:
             check(False)
             report["waited"] += len(store.stats()["waits_for_space"]) > 0
