@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-LIMIT: Final = 3
+LIMIT: Final = 5
 REPEATS: Final = 3
 ROOT: Final = Path(__file__).resolve().parents[1]
 LAST_FAILED: Final = ROOT / ".pytest_cache/v/cache/lastfailed"
