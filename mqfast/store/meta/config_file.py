@@ -117,9 +117,13 @@ class ConfigFile:
             before = self._identity()
             value = self.load()
             journal = self._journal.read(self._content)
-            if before == self._identity():
+            # After two replacements the file may have the identity of the first one again; the journal shows that.
+            if before == self._identity() and not journal.unknown:
                 break
+            damage = list(self.warnings)
             self.warnings.clear()
+        else:
+            self.warnings += damage
         self._content = None
         if journal.unknown:
             self._warn(
