@@ -156,7 +156,7 @@ class FaultInjection:
         self.asked: deque[Asked] = deque(maxlen=_NOTED_MAX)
         self.counts: Counter[int] = Counter()
         self.arrived: Callable[[], object] = lambda: None
-        self._now_ms = now_ms
+        self.now_ms: Final = now_ms
         self.first_pulls: dict[QueueOffset, int] = {}
         self.delivered: dict[QueueOffset, list[tuple[int, int]]] = {}
         self.is_restarting = False
@@ -203,21 +203,10 @@ class FaultInjection:
     def _every(self) -> int:
         return next((int(fault.seconds) for fault in self.faults if fault.kind == "duplicate deliveries"), 0)
 
-    def note(
-        self,
-        server: str,
-        peer: tuple[str, int],
-        code: int,
-        fields: Mapping[str, Any],
-        body: bytes | memoryview,
-        *,
-        is_oneway: bool = False,
-        method: str = "",
-    ) -> Asked:
-        """Record a request. Args: as ``Asked``."""
-        asked = Asked(server, peer, code, fields, body, self._now_ms(), is_oneway=is_oneway, method=method)
+    def note(self, asked: Asked) -> Asked:
+        """Record a request. Returns: the record."""
         self.asked.append(asked)
-        self.counts[code] += 1
+        self.counts[asked.code] += 1
         return asked
 
     def decide(self, code: int) -> FaultDecision:
@@ -288,8 +277,8 @@ class GatedChannel(Channel):
         if self.is_broker or is_start:
             self._serve(self, request)
             return
-        fields = request.ext_fields
-        asked = gate.note(self.server, self.peer, code, fields, request.body, is_oneway=request.is_oneway)
+        fields, at_ms = request.ext_fields, gate.now_ms()
+        asked = gate.note(Asked(self.server, self.peer, code, fields, request.body, at_ms, is_oneway=request.is_oneway))
         if code in _PULLS:
             gate.pulled(self, request)
             if (gate.is_restarting or self.restarts or gate.anew) and self._restarted(asked, request):

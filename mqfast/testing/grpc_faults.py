@@ -67,7 +67,8 @@ class GatedCall(Call):
         """Serve a message, unless a fault acts."""
         gate, name = self._gate, self.name
         code = CODES.get(name, RequestCode.HEART_BEAT)
-        asked = gate.note(self._server, self.channel.peer, code, _fields(message), _body(message), method=name)
+        peer, fields, body = self.channel.peer, _fields(message), _body(message)
+        asked = gate.note(Asked(self._server, peer, code, fields, body, gate.now_ms(), method=name))
         if self.method.is_stream:
             return super().serve(message)
         self._asked = asked
