@@ -44,6 +44,9 @@ from mqfast.errors import UsageError  # noqa: E402
 
 BASELINE = ROOT / "bench" / "baseline.json"
 LIMIT = 0.03
+# "all" has the interpreter and the C library in it: where objects lie decides how often a dict is probed, so the same
+# build differs by up to 6 % between two directories or processors.
+WHOLE_LIMIT = 0.10
 FIXED_MS = 1_750_000_000_000
 LOG_BYTES = 32 << 20
 KEY_SETTINGS = {"maxHashSlotNum": 20_000, "maxIndexNum": 100_000}
@@ -376,12 +379,14 @@ class Verdict(NamedTuple):
 
 
 def compare(now: dict[str, Count], base: dict[str, Count], same_python: bool) -> list[Verdict]:
-    """Judge: more than LIMIT above the baseline fails; all instructions count only on the very build of Python."""
+    """Judge: more than LIMIT above the baseline fails; all instructions count only on the very build of Python, and
+    only above WHOLE_LIMIT.
+    """
     rows = []
     for name, found in now.items():
         before = base.get(name)
         failed = before is not None and (
-            found.ours > before.ours * (1 + LIMIT) or (same_python and found.whole > before.whole * (1 + LIMIT))
+            found.ours > before.ours * (1 + LIMIT) or (same_python and found.whole > before.whole * (1 + WHOLE_LIMIT))
         )
         rows.append(Verdict(name, found, before, failed))
     return rows
@@ -446,6 +451,7 @@ def main(argv: list[str] | None = None) -> int:
     slower = [row.name for row in rows if row.failed]
     if slower:
         print(f"slower by more than {LIMIT:.0%}: {', '.join(slower)}")
+        print(f"The limit of all instructions is {WHOLE_LIMIT:.0%}.")
         print("If it is meant: make perf-baseline, and the reason in the commit message.")
     return 1 if slower else 0
 

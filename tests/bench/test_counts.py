@@ -52,14 +52,15 @@ def test_self_cost_by_object(counts: ModuleType) -> None:
         (1000, 3000, True, False),
         (1030, 3090, True, False),  # three per cent exactly
         (1031, 3031, True, True),
-        (1000, 3091, True, True),
-        (1000, 3091, False, False),  # another build of the interpreter
+        (1000, 3300, True, False),  # ten per cent exactly: where objects lie
+        (1000, 3301, True, True),
+        (1000, 3301, False, False),  # another build of the interpreter
         (1031, 3031, False, True),
         (900, 2900, True, False),
     ],
 )
 def test_limit(counts: ModuleType, ours: float, whole: float, same_python: bool, failed: bool) -> None:
-    """More than three per cent above the baseline is a failure, in either number."""
+    """More than 3 % above the baseline is a failure of mqfast's own instructions, more than 10 % one of all."""
     now, base = {"put": counts.Count(ours, whole)}, {"put": counts.Count(1000, 3000)}
     (verdict,) = counts.compare(now, base, same_python)
     assert verdict.failed is failed
