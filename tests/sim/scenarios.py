@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from group_scenarios import dead_letters, levels, members, orderly, retried
+from replica_scenarios import available, disk_replaced, diverged_slave, joins, late_writes, take_overs
 from row_scenarios import rows, rows_fail_over
 
 from mqfast.errors import MqfastError
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from mqfast.sim.clients import SimpleConsumer
 
 __all__ = [
-    "dead_letters", "fail_over", "levels", "members", "one_broker", "orderly", "retried", "rows", "rows_fail_over",
-    "send_and_consume",
+    "available", "dead_letters", "disk_replaced", "diverged_slave", "fail_over", "joins", "late_writes", "levels",
+    "members", "one_broker", "orderly", "retried", "rows", "rows_fail_over", "send_and_consume", "take_overs",
 ]  # fmt: skip
 
 

@@ -60,6 +60,11 @@ class TimerDelivery:
         self._on_delivered = on_delivered
         self._tries = 0
 
+    def is_hidden(self, physical_offset: int) -> bool:
+        """Return True for a parked message that readers do not see yet, as on a new master of a fail-over."""
+        log = self._engine.log
+        return log.readable <= physical_offset < log.written
+
     def message_at(self, physical_offset: int, size: int) -> StoredMessage | None:
         """Return the parked record of a unit; None, with an error in the log, if missing."""
         try:

@@ -279,6 +279,9 @@ class TimerService:
                     return False
                 self._queue_offset = message.queue_offset + 1
                 self._is_changed = True
+            log = self.store.log
+            if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and log.readable < log.written:
+                return False  # readers may not see the read messages yet, as on a new master of a fail-over
             if result.status in (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY):
                 _log.warning("timer: offset %d of the queue is outside: %s", self._queue_offset, result.status.name)
                 self._queue_offset = result.next_offset

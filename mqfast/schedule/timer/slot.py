@@ -49,7 +49,10 @@ class DueSlot:
         return self._next < 0 and not self._messages and self._read_deletes == len(self._deletes)
 
     def advance(self, max_messages: int, now_ms: int) -> int:
-        """Process at most ``max_messages`` messages. Returns: the number. Sets ``waits`` after a failed put."""
+        """Process at most ``max_messages`` messages. Returns: the number.
+
+        Sets ``waits`` after a failed put, and for a message that readers do not see yet.
+        """
         self.waits = False
         done = 0
         if self._next >= 0:
@@ -57,7 +60,9 @@ class DueSlot:
             if self._next >= 0:
                 return max_messages
         while self._read_deletes < len(self._deletes) and done < max_messages:
-            self._read_delete(self._deletes[self._read_deletes], now_ms)
+            if not self._read_delete(self._deletes[self._read_deletes], now_ms):
+                self.waits = True
+                return done
             self._read_deletes += 1
             done += 1
         if self._read_deletes < len(self._deletes):
@@ -114,16 +119,20 @@ class DueSlot:
             position = behind if units else self._log.following(behind)
         self._messages.reverse()
 
-    def _read_delete(self, position: int, now_ms: int) -> None:
+    def _read_delete(self, position: int, now_ms: int) -> bool:
+        """Note the key of a delete. Returns: False if the delete must be read again later."""
         unit = self.unit(position)
+        if unit is not None and self._delivery.is_hidden(unit[5]):
+            return False
         message = None if unit is None else self._delivery.message_at(unit[5], unit[6])
         if message is None:
-            return
+            return True
         fields = message.properties
         key = fields.get(_properties.TIMER_DEL_UNIQKEY)
         if key is not None:
             self._keys.add((fields.get(_properties.REAL_TOPIC), key))
             self._count(fields, 1, now_ms)  # until the deleted message is read
+        return True
 
     def _is_deleted(self, fields: dict[str, str]) -> bool:
         """Return True if a delete of the same topic names the message."""
@@ -143,6 +152,8 @@ class DueSlot:
         if unit is None:
             return True
         _, _, magic, write_ms, _, physical, size, _ = unit
+        if self._delivery.is_hidden(physical):
+            return False
         message = self._delivery.message_at(physical, size)
         if message is None:
             return True

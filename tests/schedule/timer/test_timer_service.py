@@ -150,6 +150,23 @@ def test_deletes_that_roll_still_meet_their_message(timed: Timed) -> None:
     assert timed.store.max_offset(TIMER_TOPIC, 0) == 4
 
 
+def test_a_message_that_readers_do_not_see_yet_waits(timed: Timed) -> None:
+    """Run the timer of a new master of a fail-over: readers see the log up to the confirm offset."""
+    timed.send(b"before", TIMER_DELAY_SEC=2)
+    timed.send(b"deleted", UNIQ_KEY="u", TIMER_DELAY_SEC=2)
+    end = timed.store.max_physical_offset
+    timed.send(b"behind", TIMER_DELAY_SEC=2)
+    timed.send(b"", TIMER_DEL_UNIQKEY=names.delete_key("T", "u"), TIMER_DELAY_SEC=2)
+    timed.run_until(START_MS)
+    raw = timed.store.engine.raw
+    raw.bound_readers(end)
+    timed.step(START_MS + 5000)
+    raw.unbound_readers()
+    assert timed.bodies() == []  # a delete of the slot is not known yet
+    timed.run_until(START_MS + 10_000)
+    assert timed.bodies() == [b"before", b"behind"]
+
+
 def test_stopped_ways_go_on_where_they_stood(timed: Timed) -> None:
     timed.timer.configure(replace(timed.timer.settings, stop_enqueue=True))
     timed.send(b"x", TIMER_DELAY_SEC=5)
