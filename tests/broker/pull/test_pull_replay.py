@@ -12,6 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from raw_frames import json_frame
 from running import Running, running_broker
 from waiting import until_async as until
 
@@ -35,6 +36,8 @@ ONS_FLOWS = ["send-first", "send-v2", "send-compressed", "send-delay", "consumer
 COMPARED = {11, 361, 14, 15, 29, 30, 31, 32}
 SENT = COMPARED | {10, 310, 320, 34, 35, 38, 41, 42, 36}
 QUERY_OFFSET = 14
+RUNTIME_INFO = 28
+OWN_OPAQUE = -46  # no client has it
 PULLS = (11, 361)
 VOLATILE = {"timestamp"}
 
@@ -106,7 +109,10 @@ async def replay(one: Running, name: str, flow: str) -> tuple[int, list[str]]:
             if held and header["code"] in (310, 10):
                 await until(lambda: len(one.parts.long_polling) >= 1, "the hold")
             await wire.send(row.connection, row.frame)
-            if not header.get("flag", 0) & 2:
+            if header.get("flag", 0) & 2:  # served before the next request of any other connection
+                await wire.send(row.connection, json_frame({}, b"", code=RUNTIME_INFO, opaque=OWN_OPAQUE))
+                await wire.answer(row.connection, OWN_OPAQUE)
+            else:
                 waiting[key] = header
             if header["code"] == QUERY_OFFSET:  # before a commit that another connection sends
                 await until(lambda key=key: wire.answers.get(key), "the offset")
