@@ -10,11 +10,11 @@ from .fuzz import CORPUS
 from .targets import PREFACE
 
 
-def _headers_of_sends(frames: list[bytes]) -> list[bytes]:
-    """Codec and header of each single send."""
+def _headers(frames: list[bytes], codes: tuple[int, ...]) -> list[bytes]:
+    """Codec and header of each request with one of the codes."""
     headers = []
     for frame in frames:
-        if FrameDecoder().feed(frame)[0].code in (10, 310):
+        if FrameDecoder().feed(frame)[0].code in codes:
             headers.append(frame[4:5] + frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
     return headers
 
@@ -49,7 +49,8 @@ def main() -> None:
     for name in ("5.3.3-json", "5.3.3-rocketmq", "ali-ons"):
         sends = [row.frame for row in captures(name) if row.direction == "client->server" and len(row.frame) < 1500]
         inputs.setdefault("frames", []).append(sends[0] + sends[len(sends) // 2])
-        inputs.setdefault("fast_sends", []).extend(_headers_of_sends(sends)[:1])
+        inputs.setdefault("fast_sends", []).extend(_headers(sends, (10, 310))[:1])
+        inputs.setdefault("fast_pulls", []).extend(_headers(sends, (11, 361))[:1])
     for name in ("broker-4.9.7-registration", "broker-5.3.3-registration"):
         for row in captures(name):
             (command,) = FrameDecoder().feed(row.frame)

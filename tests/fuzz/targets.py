@@ -18,7 +18,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import FieldError, FrameError, InternalError, MqfastError
 from mqfast.grpc import IS_BUILT
 from mqfast.grpc import messages as grpc_messages
-from mqfast.remoting.command import FrameDecoder, encode, offset_header, pull_header, send_header
+from mqfast.remoting.command import FrameDecoder, RemotingCommand, encode, offset_header, pull_header, send_header
 from mqfast.remoting.registrations import RegistrationLimits, at_once, registration_steps
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.check.verify import verify
@@ -206,6 +206,12 @@ def _protobuf(data: bytes, root: str) -> None:
     assert grpc_messages.encode(grpc_messages.decode(kind, written)) == written
 
 
+def _command(codec: int, header: bytes) -> RemotingCommand:
+    frame = (4 + len(header)).to_bytes(4, "big") + bytes([codec]) + len(header).to_bytes(3, "big") + header
+    (command,) = FrameDecoder().feed(frame)
+    return command
+
+
 def _fast_sends(data: bytes, root: str) -> str:
     """A header as reactors read it: the same as the codec reads, or left to Python. The first byte is the codec."""
     from mqfast.broker.fast.send_request import parsed
@@ -214,12 +220,30 @@ def _fast_sends(data: bytes, root: str) -> str:
     fields = parsed(header, codec)
     if fields is None:
         return "left to Python"
-    frame = (4 + len(header)).to_bytes(4, "big") + bytes([codec]) + len(header).to_bytes(3, "big") + header
-    (command,) = FrameDecoder().feed(frame)
+    command = _command(codec, header)
     seen = send_header(command)
     same = command.opaque, seen.queue_id, seen.sys_flag, seen.born_timestamp, seen.flag, seen.properties
     if (fields[0], *fields[2:7]) != same or fields[1].decode("utf-8", "replace") != seen.topic:
         raise InternalError(f"reactors read {fields!r}, the codec {same!r}")
+    return ""
+
+
+def _fast_pulls(data: bytes, root: str) -> str:
+    """The header of a pull, as ``_fast_sends``."""
+    from mqfast.broker.fast.pull_request import parsed
+
+    codec, header = data[0] & 1 if data else 0, data[1:]
+    fields = parsed(header, codec)
+    if fields is None:
+        return "left to Python"
+    command = _command(codec, header)
+    seen = pull_header(command)
+    numbers = seen.queue_id, seen.queue_offset, seen.max_msg_nums, seen.sys_flag, seen.commit_offset, seen.sub_version
+    texts = seen.consumer_group, seen.topic, seen.subscription, seen.expression_type
+    read = [text if text is None else text.decode("utf-8", "replace") for text in (*fields[1:3], *fields[9:11])]
+    same = fields[0] == command.opaque and fields[3:9] == numbers and fields[11] == (seen.max_msg_bytes or 0)
+    if not same or tuple(read) != texts:
+        raise InternalError(f"reactors read {fields!r}, the codec {(command.opaque, *texts, *numbers)!r}")
     return ""
 
 
@@ -272,6 +296,7 @@ TARGETS: Final[dict[str, Callable[[bytes, str], str | None]]] = {
     "protobuf": _protobuf,
     "registration": _registration,
     "fast_sends": _fast_sends,
+    "fast_pulls": _fast_pulls,
     "requests": _requests,
     "recovery": _recovery,
 }

@@ -4,6 +4,8 @@ from mqfast.remoting.codec cimport Span
 from mqfast.remoting.raw_header cimport RawHeader
 
 cdef enum:
+    PULL = 11
+    LITE_PULL = 361
     COMMIT_OFFSET = 1           # bits of sysFlag
     OWN_SUBSCRIPTION = 4
     NUMBER_MAX = 20             # digits of a number of the group's or the topic's settings

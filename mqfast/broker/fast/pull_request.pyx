@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 from mqfast.broker.fast.answer_text cimport put_big, put_digits, put_name, put_text
 from mqfast.remoting.codec cimport Span, number_in
-from mqfast.remoting.raw_header cimport RawHeader, take_field
+from mqfast.remoting.raw_header cimport RawHeader, read_header, take_field
 
 from mqfast.remoting.command import VERSION
 
@@ -101,6 +101,25 @@ cdef bint read_pull(RawHeader *header, PullFields *fields) noexcept nogil:
         elif place == 12 and number == FOR_BROADCAST:
             return False
     return seen & REQUIRED == REQUIRED and header.fields.expected == NULL
+
+
+cdef object text_of(const Span *part):
+    return None if part.at == NULL else part.at[:part.size]
+
+
+def parsed(bytes header, int codec):
+    """Return (opaque, group, topic, queue id, offset, most messages, sysFlag, commit offset, version of the
+    subscription, subscription, type of expression, most bytes) of a pull's header, as reactors read the header; None:
+    left to Python. For tests.
+    """
+    cdef RawHeader raw
+    cdef PullFields fields
+    if (not read_header(<const uint8_t *> header, len(header), codec, &raw) or raw.flag != 0
+            or raw.code not in (PULL, LITE_PULL) or not read_pull(&raw, &fields)):
+        return None
+    return (raw.opaque, text_of(&fields.group), text_of(&fields.topic), fields.queue_id, fields.queue_offset,
+            fields.max_count, fields.sys_flag, fields.commit_offset, fields.sub_version, text_of(&fields.subscription),
+            text_of(&fields.expression_type), fields.max_bytes)
 
 
 # --- the answer ---

@@ -5,10 +5,6 @@ from mqfast.remoting.raw_header cimport RawHeader
 from mqfast.remoting.reactor.reactor cimport mq_frame, mq_turn
 from mqfast.store.get.hits cimport Hits
 
-cdef enum:
-    PULL = 11
-    LITE_PULL = 361
-
 # Of one reactor.
 cdef struct PullState:
     Hits hits

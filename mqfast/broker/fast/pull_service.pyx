@@ -9,6 +9,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32
 from libc.string cimport memcpy
 from mqfast.broker.fast.pull_request cimport (
     COMMIT_OFFSET,
+    LITE_PULL,
     PULL_ANSWER_MAX,
     PullAnswer,
     PullFields,

@@ -13,6 +13,8 @@ cdef struct SendFields:
     int64_t born_timestamp
 
 cdef enum:
+    SEND = 10
+    SEND_V2 = 310
     ANSWER_MAX = 1024           # bytes of an answer, with pairs of at most PAIRS_MAX
     PAIRS_MAX = 512
     UNIQUE_MAX = 128

@@ -14,8 +14,6 @@ from mqfast.remoting.raw_header cimport RawHeader, read_header, take_field
 from mqfast.remoting.command import VERSION
 
 cdef enum:
-    SEND = 10
-    SEND_V2 = 310
     NAMES = 14
     REQUIRED = 0xFF             # the first eight fields
 

@@ -9,11 +9,14 @@ served (MQ_LATER). Source: SendMessageProcessor.sendMessage.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
-from mqfast.broker.fast.pull_service cimport LITE_PULL, PULL, PullState, serve_pull
+from mqfast.broker.fast.pull_request cimport LITE_PULL, PULL
+from mqfast.broker.fast.pull_service cimport PullState, serve_pull
 from mqfast.broker.fast.pull_table cimport Pulls, PullTable
 from mqfast.broker.fast.send_request cimport (
     ANSWER_MAX,
     PAIRS_MAX,
+    SEND,
+    SEND_V2,
     UNIQUE_MAX,
     AnswerParts,
     SendAnswer,
@@ -76,8 +79,6 @@ from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.latency import BOUNDS_MS
 
 cdef enum:
-    SEND = 10
-    SEND_V2 = 310
     SEND_BATCH = 320
     UPDATE_OFFSET = 15
     SERVED_CODES = 4
