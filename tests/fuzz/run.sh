@@ -12,3 +12,7 @@ gcc -O2 -shared -fPIC -o build/fuzz/libcoverage.so tests/fuzz/coverage.c
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so) $PWD/build/fuzz/libcoverage.so" \
     ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
     PYTHONPATH="$lib:$PWD" "$python" -P -m tests.fuzz.fuzz --seconds "$seconds" "$@"
+# The frames of a reactor, in C: 10 million inputs with the usual number of seconds.
+gcc -std=gnu11 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -o build/fuzz/reactor_frames \
+    tests/fuzz/reactor_frames.c -pthread
+build/fuzz/reactor_frames "$((seconds * 16667))" "$seconds"
