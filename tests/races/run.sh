@@ -1,7 +1,8 @@
 #!/bin/sh
 # The long race lane: a stress on a build with ThreadSanitizer (in build/races, beside the usual build), then one on the
 # build that checks its rules (build/debug, see Makefile) with forks, SECONDS together. Between them tests of a broker's
-# reactors run with the sanitizer, once. Ends with one line of counts; any report of the sanitizer fails it.
+# reactors run with the sanitizer, once: everything at once (test_reactor_races.py), and each kind by itself. Ends with
+# one line of counts; any report of the sanitizer fails it.
 # Usage: tests/races/run.sh PYTHON SECONDS [arguments of python -m tests.races]
 #
 # The interpreter is not instrumented: its locks are pthread mutexes and semaphores, which the preloaded library sees; ours
@@ -35,9 +36,9 @@ half=$(((seconds + 1) / 2))
 status=0
 tsan "$reports/report" tests.races --seconds "$half" --no-forks --counts build/races/tsan.json "$@" || status=$?
 if [ "$status" -eq 0 ]; then
-    tsan "$reports/report" pytest -q -p no:cacheprovider tests/remoting/test_reactor.py \
-        tests/broker/fast/test_fast_sends.py tests/broker/fast/test_fast_pulls.py \
-        tests/broker/fast/test_slaves_of_reactors.py || status=$?
+    MQFAST_REACTOR_CHANGES=200 tsan "$reports/report" pytest -q -p no:cacheprovider tests/remoting/test_reactor.py \
+        tests/broker/fast/test_reactor_races.py tests/broker/fast/test_fast_sends.py \
+        tests/broker/fast/test_fast_pulls.py tests/broker/fast/test_slaves_of_reactors.py || status=$?
 fi
 found=$(cat "$reports"/report.* 2>/dev/null | grep -c '^WARNING: ThreadSanitizer') || true
 if [ "$status" -ne 0 ] || [ "$found" -ne 0 ]; then
