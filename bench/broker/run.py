@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -26,10 +27,17 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "tests" / part) for part in ("golden/make", "compat")]
 
 from java_oracle import NEWEST, JavaOracle  # noqa: E402
-from make import Machine, free_port, listens, wait_for  # noqa: E402
+from make import Machine, free_port, wait_for  # noqa: E402
 
 # connections, requests under way in each, what Java needs of the rate and of the CPU time of a message
 SENDS = [(1, 1, 2.0, 1 / 3), (16, 1, 2.0, 1 / 4), (64, 1, 2.5, 1 / 5), (4, 64, 4.0, 1 / 8)]
+KEY, SECRET = "bench-key", "12345678"
+
+
+def listens(port: int) -> bool:
+    """Return whether something accepts connections."""
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
 def serves(port: int) -> bool:
@@ -43,7 +51,7 @@ def serves(port: int) -> bool:
         finally:
             await client.close()
 
-    return asyncio.run(ask()) == 0
+    return asyncio.run(ask()) in (0, 1)  # 1: a refusal, by access control
 
 
 class OurBroker:
@@ -61,7 +69,7 @@ class OurBroker:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "mqfast.cli", "broker", "-c", str(conf)], stdout=log, stderr=log, cwd=ROOT
             )
-        while not listens(f"127.0.0.1:{self.port}"):
+        while not listens(self.port):
             if self.process.poll() is not None or time.perf_counter() - began > 60:
                 raise SystemExit((work / "broker.log").read_text())
             time.sleep(0.005)
@@ -196,48 +204,62 @@ def pulls(brokers: list[Any], puller: Path, rounds: int, seconds: float) -> str:
     return row
 
 
-async def push_latencies(broker: Any, count: int) -> list[float]:
-    """How long from the begin of a send until a pull that waits for it has its answer, us."""
-    from mqfast.remoting.client import RemotingClient
-
-    producer, consumer, address = RemotingClient(), RemotingClient(), f"127.0.0.1:{broker.port}"
-    send = {
-        "a": "bench", "b": "latency", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
-        "i": "UNIQ_KEY\x017F00000100001111222200000000AAAA\x02WAIT\x01true", "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
-    answer = await producer.call(address, 310, send, bytes(1024))
-    offset, found = int(answer.ext_fields["queueOffset"]) + 1, []
-    for _ in range(count):
-        pull = {
-            "consumerGroup": "bench-readers", "topic": "latency", "queueId": "0", "queueOffset": str(offset),
-            "maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "15000",
-            "subscription": "*", "subVersion": "0", "expressionType": "TAG",
-        }  # fmt: skip
-        waiting = asyncio.ensure_future(consumer.call(address, 11, pull, timeout_ms=30_000))
-        await asyncio.sleep(0.003)  # the broker holds the pull by then
-        began = time.perf_counter()
-        sent = asyncio.ensure_future(producer.call(address, 310, send, bytes(1024)))
-        got = await waiting
-        found.append((time.perf_counter() - began) * 1e6)
-        await sent
-        offset = int(got.ext_fields["nextBeginOffset"])
-    await producer.close()
-    await consumer.close()
-    return found
-
-
-def pushes(brokers: list[Any], rounds: int) -> str:
-    """The row of a message that somebody waits for."""
-
-    def turn(broker: Any) -> dict[str, float]:
-        took = sorted(asyncio.run(push_latencies(broker, 200)))
-        return {"p50": took[100], "p99": took[198]}
-
-    found = in_turns(brokers, rounds, turn)
-    shown = [f"p50 {one['p50']:.0f} us, p99 {one['p99']:.0f} us" for one in found.values()]
-    row = line("put to a waiting pull, a Python client on both ends", *shown, "p50 <= 300 us", "-")
+def waits(brokers: list[Any], waiter: Path, rounds: int) -> str:
+    """The row of a message for which a pull waits, from the begin of the send to the answer of the pull."""
+    found = in_turns(brokers, rounds, lambda one: drive(waiter, one, "waits", 1024, 300))
+    ours, java = found[brokers[0].name], found.get(JavaBroker.name)
+    row = line(
+        "put to a waiting pull",
+        *(f"p50 {one['p50_us']:.0f} us, p99 {one['p99_us']:.0f} us, {one['cpu_us']:.0f} us" for one in found.values()),
+        f"p50 {ours['p50_us']:.0f} of 150 us",
+        f"1/{java['cpu_us'] / ours['cpu_us']:.1f}" if java else "-",
+    )
     print(row, flush=True)
     return row
+
+
+def signatures(queues: int) -> str:
+    """What the sender sends as the signature of each queue's requests; 1 KiB bodies."""
+    from mqfast.remoting.signature import signature_of
+
+    fields = {"a": "bench", "b": "bench", "c": "TBW102", "d": "8", "f": "0", "g": "1700000000000", "h": "0", "j": "0",
+              "k": "false", "m": "false", "AccessKey": KEY}  # fmt: skip
+    key = "UNIQ_KEY\x017F00000100001111222200000000{:04X}\x02WAIT\x01true"
+    return ",".join(
+        signature_of({**fields, "e": f"{queue:05}", "i": key.format(queue)}, b"x" * 1024, SECRET)
+        for queue in range(queues)
+    )
+
+
+def guarded(arguments: argparse.Namespace, work: Path, sender: Path) -> None:
+    """The rows of signed requests, beside the same requests of a broker without access control."""
+    accounts = work / "plain_acl.yml"
+    accounts.write_text(f"accounts:\n- {{accessKey: {KEY}, secretKey: {SECRET}, defaultTopicPerm: PUB}}\n")
+    settings = {"aclEnable": "true", "aclFile": accounts}
+    brokers = []
+    try:
+        for name, more in (("mqfast", {}), ("mqfast, access control", settings)):
+            (work / name).mkdir()
+            brokers.append(OurBroker(work / name, more))
+            brokers[-1].name = name
+        print("\n" + line("signed, 1 KiB bodies", *(one.name for one in brokers), "CPU of a message, goal"))
+        print(line(*["---"] * 4), flush=True)
+        for connections, window in ((64, 1), (4, 64)):
+            signed = KEY, signatures(8)
+            found = in_turns(
+                brokers,
+                arguments.rounds,
+                lambda one, c=connections, w=window, s=signed: drive(
+                    sender, one, "bench", 8, c, w, 1024, arguments.seconds, *s
+                ),
+            )
+            plain, with_rights = (found[one.name] for one in brokers)
+            cells = (f"{one['rate'] / 1000:.1f} k/s, {one['cpu_us']:.1f} us" for one in (plain, with_rights))
+            ratio = with_rights["cpu_us"] / plain["cpu_us"]
+            print(line(f"{connections} connections, {window} under way", *cells, f"{ratio:.2f}x of 2x"), flush=True)
+    finally:
+        for one in brokers:
+            one.end()
 
 
 def idle_mib(broker: Any) -> float:
@@ -246,7 +268,7 @@ def idle_mib(broker: Any) -> float:
 
 
 def measured(
-    settings: dict[str, Any], arguments: argparse.Namespace, work: Path, sender: Path, puller: Path
+    settings: dict[str, Any], arguments: argparse.Namespace, work: Path, sender: Path, puller: Path, waiter: Path
 ) -> list[str]:
     """All rows of one pair of brokers."""
     brokers: list[Any] = []
@@ -268,7 +290,7 @@ def measured(
             program = compiled("floor", work, *sorted((ROOT / "csrc").glob("crc32*.c")))
             floors.extend(Floor(program, threads) for threads in (1, 2))
         for one in [*brokers, *floors]:
-            wait_for(lambda one=one: listens(f"127.0.0.1:{one.port}"), one.name)
+            wait_for(lambda one=one: listens(one.port), one.name)
             print(f"{one.name}: ready after {one.ready_ms:.0f} ms, {idle_mib(one):.0f} MiB", flush=True)
         names = [one.name for one in [*brokers, *floors]]
         print("\n" + line("1 KiB bodies", *names, "rate, goal", "CPU of a message, goal"))
@@ -276,7 +298,7 @@ def measured(
         return [
             *sends([*brokers, *floors], sender, arguments.rounds, arguments.seconds),
             pulls(brokers, puller, arguments.rounds, arguments.seconds),
-            pushes(brokers, arguments.rounds),
+            waits(brokers, waiter, arguments.rounds),
         ]
     finally:
         for one in [*brokers, *floors]:
@@ -295,10 +317,11 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        sender, puller = compiled("sender", work), compiled("puller", work)
+        sender, puller, waiter = (compiled(name, work) for name in ("sender", "puller", "waiter"))
         for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             print(f"\n{flush}\n")
-            measured({"flushDiskType": flush}, arguments, work, sender, puller)
+            measured({"flushDiskType": flush}, arguments, work, sender, puller, waiter)
+        guarded(arguments, work, sender)
 
 
 if __name__ == "__main__":

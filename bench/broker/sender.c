@@ -3,7 +3,9 @@
  * It never measures itself: one thread, epoll, frames made once and patched. Its own CPU time is printed, so that a reader
  * sees when the sender is the limit. Prints one JSON object.
  *
- * sender HOST PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS
+ * ACCESS_KEY SIGNATURES: signatures of the queues' requests, between commas. A connection then keeps to one queue.
+ *
+ * sender HOST PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS [ACCESS_KEY SIGNATURES]
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -38,7 +40,7 @@ typedef struct {
 
 static uint64_t histogram[BUCKETS];
 static uint64_t answers, failures;
-static int window, queues, stopping;
+static int window, queues, stopping, is_signed;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -82,16 +84,16 @@ static uint32_t get32(const unsigned char *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-static void make_frame(Connection *c, const char *topic, int queue, int body_bytes) {
+static void make_frame(Connection *c, const char *topic, int queue, int body_bytes, const char *more) {
     char header[1024];
     int n = snprintf(
         header, sizeof header,
         "{\"code\":310,\"extFields\":{\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"8\",\"e\":\"%0*d\",\"f\":"
         "\"0\",\"g\":"
         "\"1700000000000\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u00017F00000100001111222200000000%04X\\u0002WAIT\\u0001true\","
-        "\"j\":\"0\",\"k\":\"false\",\"m\":\"false\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%0*d,"
+        "\"j\":\"0\",\"k\":\"false\",\"m\":\"false\"%s},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%0*d,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
-        topic, QUEUE_DIGITS, queue, queue & 0xFFFF, OPAQUE_DIGITS, 0);
+        topic, QUEUE_DIGITS, queue, queue & 0xFFFF, more, OPAQUE_DIGITS, 0);
     c->out_bytes = (size_t)(8 + n + body_bytes);
     c->out = malloc(c->out_bytes);
     put32((unsigned char *)c->out, (uint32_t)(4 + n + body_bytes));
@@ -103,11 +105,24 @@ static void make_frame(Connection *c, const char *topic, int queue, int body_byt
     c->first_queue = queue;
 }
 
+/* The fields that sign the requests of a queue. */
+static const char *signed_by(const char *key, const char *signatures, int queue) {
+    static char fields[256];
+    for (; queue > 0; queue--) {
+        signatures = strchr(signatures, ',');
+        if (signatures++ == NULL) exit(fprintf(stderr, "expected a signature for each queue\n"));
+    }
+    snprintf(fields, sizeof fields, ",\"AccessKey\":\"%s\",\"Signature\":\"%.*s\"", key, (int)strcspn(signatures, ","),
+             signatures);
+    return fields;
+}
+
 /* JSON allows no leading zeros: opaques begin at 100000000. A connection goes round all queues. */
 static void patch(Connection *c) {
     char digits[16];
     snprintf(digits, sizeof digits, "%09u", 100000000u + c->next % 800000000u);
     memcpy(c->out + c->opaque_at, digits, OPAQUE_DIGITS);
+    if (is_signed) return;
     snprintf(digits, sizeof digits, "%05u", ((uint32_t)c->first_queue + c->next) % (uint32_t)queues % 100000u);
     memcpy(c->out + c->queue_at, digits, QUEUE_DIGITS);
 }
@@ -153,7 +168,11 @@ static int read_some(Connection *c) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 9) return fprintf(stderr, "sender HOST PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS\n"), 2;
+    if (argc != 9 && argc != 11)
+        return fprintf(stderr,
+                       "sender HOST PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS [KEY SIGNATURES]\n"),
+               2;
+    is_signed = argc == 11;
     int count = atoi(argv[5]), body_bytes = atoi(argv[7]);
     queues = atoi(argv[4]);
     double seconds = atof(argv[8]);
@@ -169,7 +188,7 @@ int main(int argc, char **argv) {
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         fcntl(c->fd, F_SETFL, O_NONBLOCK);
         c->started = calloc((size_t)window, sizeof *c->started);
-        make_frame(c, argv[3], i % queues, body_bytes);
+        make_frame(c, argv[3], i % queues, body_bytes, is_signed ? signed_by(argv[9], argv[10], i % queues) : "");
         struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = c};
         epoll_ctl(poll, EPOLL_CTL_ADD, c->fd, &e);
     }
