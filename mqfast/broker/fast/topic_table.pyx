@@ -132,7 +132,7 @@ cdef class TopicTable:
     def publish(self, str name, int queues, int sys_flag) -> None:
         """Let reactors serve sends to the queues of a topic."""
         cdef Topic *topic = self._of(name.encode())
-        topic.sys_flag = sys_flag
+        mq_store_int(&topic.sys_flag, sys_flag)
         mq_store_int(&topic.queues, queues)
 
     def withdraw(self, str name) -> None:

@@ -566,7 +566,11 @@ cdef class ConsumeQueue:
         cdef QueueState *q = &self.state
         cdef MappedFile last = self.tail
         cdef uint8_t *base
-        if last is not None and (q.cut or q.flushed >= file.start_offset
+        cdef int64_t flushed
+        self._lock_files()
+        flushed = q.flushed
+        unlock(&q.files_lock)
+        if last is not None and (q.cut or flushed >= file.start_offset
                                  or last.start_offset + self.file_bytes != file.start_offset):
             self._give_up_tail()
             last = None
@@ -735,7 +739,8 @@ cdef class ConsumeQueue:
         # a full disk it takes the minimum.
         file = MappedFile.create(self.os_api, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False,
                                  not fresh, 0 if fresh else self.file_bytes, _SETTING)
-        self.state.fresh = self.state.fresh or fresh
+        if fresh:
+            self.state.fresh = True     # before the first unit: a flush that sees the unit sees this
         try:
             file.grow(queue_offset * UNIT_BYTES - start + FIRST_ROOM if fresh else FIRST_ROOM)
             self.files.append(file)
@@ -850,7 +855,9 @@ cdef class ConsumeQueue:
                 mq_or32(self.latch.c.flags, self.latch.c.bits)
             check(rc, "msync", file.path)
         self._sync_names()
+        self._lock_files()
         self.state.fresh = False
+        unlock(&self.state.files_lock)
         return 0
 
     @property

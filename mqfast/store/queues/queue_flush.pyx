@@ -65,13 +65,17 @@ cdef int flush_tails(QueueTable table, int64_t many, bint *left_page, int64_t *d
     cdef QueueState *q
     cdef int64_t i, dirty = 0
     cdef int rc
+    cdef bint ordinary
     if table.others:
         return NEEDS_PYTHON
     for i in range(slots.mask + 1):
         q = <QueueState *> mq_load64(<const int64_t *> &slots.at[i])
         if q != NULL and _is_dirty(q):
             dirty += 1
-            if q.cut or q.fresh or q.tail.base == NULL:
+            lock(&q.files_lock)
+            ordinary = _is_ordinary(q)
+            unlock(&q.files_lock)
+            if not ordinary:
                 return NEEDS_PYTHON
     if dirty >= many:
         return NEEDS_PYTHON
@@ -93,11 +97,16 @@ cdef inline bint _is_dirty(const QueueState *q) noexcept nogil:
     return (mq_load64(&q.end) > q.flushed or q.cut) and not q.deleted
 
 
+cdef inline bint _is_ordinary(const QueueState *q) noexcept nogil:
+    """Return True if nothing of the queue needs Python. The queue's `files_lock` is held."""
+    return not q.cut and not q.fresh and q.tail.base != NULL
+
+
 cdef int _flush_tail(QueueState *q, bint *left_page, int64_t *done) noexcept nogil:
     """Flush a queue as flush_tails does. The queue's `files_lock` is held."""
     cdef int64_t end = mq_load64(&q.end), to, filled
     cdef int rc
-    if q.cut or q.fresh or q.tail.base == NULL:
+    if not _is_ordinary(q):
         return NEEDS_PYTHON
     to = behind_units(q, end)
     filled = end - q.flushed
