@@ -53,13 +53,15 @@ async def one_missing(both: Pair, **more: Any) -> tuple[FailoverBroker, Failover
 
 
 @NEEDS_ETCD
-def test_readers_see_a_message_only_after_all_in_sync_brokers_have_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reactors", [0, 2])
+def test_readers_see_a_message_only_after_all_in_sync_brokers_have_it(tmp_path: Path, reactors: int) -> None:
     async def flow() -> None:
-        async with pair(tmp_path, **MISSES_THE_SLAVE) as both:
+        async with pair(tmp_path, serverSelectorThreads=reactors, **MISSES_THE_SLAVE) as both:
             one, _ = await one_missing(both)
-            found = await pull(both, one, 0)
-            assert (found.code, found.ext_fields["nextBeginOffset"], found.ext_fields["maxOffset"]) == (0, "1", "1")
-            assert b"unconfirmed" not in bytes(found.body)
+            for _ in range(3):
+                found = await pull(both, one, 0)
+                assert (found.code, found.ext_fields["nextBeginOffset"], found.ext_fields["maxOffset"]) == (0, "1", "1")
+                assert b"unconfirmed" not in bytes(found.body)
             assert (await pull(both, one, 1)).code == ResponseCode.PULL_NOT_FOUND
             assert await end_of(both, one) == 1
             assert await end_of(both, one, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=2**50) == 1

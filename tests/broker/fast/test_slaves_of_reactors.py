@@ -1,9 +1,12 @@
-"""Sends of a SYNC_MASTER that reactors serve: an answer waits for slaves, and other connections do not wait with it."""
+"""Sends of a SYNC_MASTER that reactors serve: an answer waits for slaves, and other connections do not wait with it.
+Pulls of a master, of a slave, and after a change of role.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,10 @@ import pytest
 from raw_frames import Raw, json_frame, letters
 from running import Running, running_broker
 from waiting import until_async as until
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from two_brokers import as_slave, end_of, name_server, pull
 
 from mqfast.remoting.codes import RequestCode
 
@@ -155,5 +162,48 @@ def test_the_end_of_the_broker_gives_the_slave_time_to_acknowledge(tmp_path: Pat
             asyncio.get_running_loop().call_soon(slave.acknowledge_all)
         assert code_of(await raw.receive()) == OK
         raw.close()
+
+    run(flow())
+
+
+async def pulled(one: Running, bodies: bytes) -> int:
+    """Pull four times; each answer has the bodies. Returns: how many of the pulls reactors have served."""
+    before = counts(one)["served"]
+    for _ in range(4):
+        found = await pull(one, "T")
+        assert (found.code, b"".join(map(bytes, _parts(found.body))).count(bodies)) == (OK, 10)
+    return counts(one)["served"] - before
+
+
+def _parts(body: Any) -> list[Any]:
+    return [body] if isinstance(body, bytes | memoryview) else list(body)
+
+
+def test_pulls_of_a_sync_master_of_a_slave_and_after_both_changed_their_roles(tmp_path: Path) -> None:
+    """The log of a slave may be truncated: its event loop serves all pulls."""
+    both = {"serverSelectorThreads": 2}
+
+    async def flow() -> None:
+        async with name_server(tmp_path) as namesrv:
+            as_master = {**SYNC, "namesrvAddr": namesrv}
+            followed = as_slave(namesrv, slaveReadEnable=True, **both)
+            async with (
+                running_broker(tmp_path / "a", **as_master) as master,
+                running_broker(tmp_path / "b", **followed) as slave,
+            ):
+                await until(lambda: master.parts.replicas.in_sync() == 1)
+                for _ in range(10):
+                    assert (await master.send("T", b"a body")).code == OK
+                await until(lambda: slave.context.store.max_offset("T", 0) == 10)
+                await until(lambda: "T" in slave.context.tables.topics)
+                assert await pulled(master, b"a body") == 3
+                assert await pulled(slave, b"a body") == 0
+            async with (
+                running_broker(tmp_path / "b", **as_master) as master,
+                running_broker(tmp_path / "a", **followed) as slave,
+            ):
+                await until(lambda: end_of(slave) == end_of(master))
+                assert await pulled(master, b"a body") == 3
+                assert await pulled(slave, b"a body") == 0
 
     run(flow())
