@@ -7,12 +7,15 @@ import contextlib
 import shutil
 from typing import TYPE_CHECKING, Any, Final
 
+from mqfast.errors import MqfastError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from mqfast.sim import Cluster
 
 __all__ = ["available", "disk_replaced", "diverged_slave", "joins", "late_writes", "take_overs"]
+__all__ += ["transactions_fail_over"]
 
 _LARGE: Final = b"M" * (150 << 10)
 
@@ -76,6 +79,31 @@ async def late_writes(c: Cluster) -> None:
         await _start_all(c)
         await c.sleep(c.rng.choice((0, 4)))
     await load.end()
+
+
+async def transactions_fail_over(c: Cluster) -> None:
+    """Take the master away while transactions are open."""
+    await c.brokers(
+        "a",
+        replicas=2,
+        in_sync=c.rng.choice((1, 2)),
+        transactionCheckInterval=3000,
+        transactionTimeOut=2000,
+        **_quick(),
+    )
+    producer = await c.transactional_producer("t", send_timeout_s=1.0)
+    await c.consumer("g", "T", lambda _: None)
+    await _until_in_sync(c)
+    for number in range(20):
+        commits, answers = c.rng.random() < 0.6, c.rng.random() < 0.5
+        with contextlib.suppress(MqfastError):
+            await producer.send_in_transaction("T", b"t%d" % number, commits=commits, answers=answers)
+        if number % 5 == 4:
+            await c.rng.choice((_behind, _kill, _stop, _slow_slave))(c)
+            await _start_all(c)
+        await c.sleep(c.rng.random())
+    await c.heal()
+    await c.settled()
 
 
 async def disk_replaced(c: Cluster) -> None:

@@ -411,6 +411,7 @@ class FailoverBroker:
                 raise EtcdUnreachable(f"etcd: expected the state of epoch {epoch}, found another one")
             await self._store_record(self._state)
             self.broker.parts.replicas.start_leading()
+            self.broker.parts.transactions.open_transactions.load()
             if topics_end is not None:
                 name_new_topics(context, topics_end)
                 await context.changes.settled()

@@ -172,11 +172,14 @@ class OpenTransactions:
     # --- start ---
 
     def load(self) -> None:
-        """Load the open transactions from the queues; once, before any request."""
+        """Load the open transactions from the queues: before any request, and when a fail-over has made this broker the
+        master, since readers see the whole log only then.
+        """
         self.progress = self._start(HALF_TOPIC)
         self._op_progress = self._start(OP_TOPIC)
         state = find_open(self._context, self.progress, self._op_progress)
         self._ended, self._marks, self._again = state.ended, state.marks, state.again
+        self._ended.update(offset for offset in (*self._unwritten, *self._unwritten_moves) if offset >= self.progress)
         for offset, half in state.unmarked.items():
             self.end_all([offset], key_of(half.properties))
         self._advance()
