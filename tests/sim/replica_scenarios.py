@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from mqfast.sim import Cluster
 
-__all__ = ["available", "disk_replaced", "diverged_slave", "joins", "late_writes", "take_overs"]
-__all__ += ["transactions_fail_over"]
+__all__ = ["absent_slave", "available", "disk_replaced", "diverged_slave", "joins", "late_writes", "take_overs"]
+__all__ += ["same_master", "transactions_fail_over"]
 
 _LARGE: Final = b"M" * (150 << 10)
 
@@ -78,6 +78,44 @@ async def late_writes(c: Cluster) -> None:
         await c.sleep(c.rng.random() * 2)
         await _start_all(c)
         await c.sleep(c.rng.choice((0, 4)))
+    await load.end()
+
+
+async def same_master(c: Cluster) -> None:
+    """Keep etcd away until the lease has ended; often the same broker leads again, and keeps its connections."""
+    await c.brokers("a", replicas=2, in_sync=2, **_quick())
+    load = await _Load.begin(c)
+    await _until_in_sync(c)
+    etcd = c.servers["etcd"].machine
+    for _ in range(3):
+        for server in _brokers(c):
+            c.network.cut_link(server.machine, etcd)
+        await c.sleep(3 + c.rng.random() * 3)
+        c.network.heal()
+        await _leader(c)
+        await c.sleep(c.rng.random() * 3)
+        await _until_in_sync(c)
+    await load.end()
+
+
+async def absent_slave(c: Cluster) -> None:
+    """End the master while a slave of the in-sync set is back, but not connected to the master yet."""
+    await c.brokers("a", replicas=3, in_sync=c.rng.choice((1, 2)), **_quick())
+    load = await _Load.begin(c)
+    await _until_in_sync(c)
+    for _ in range(2):
+        leader = await _leader(c)
+        slave = c.rng.choice([server for server in _brokers(c) if server is not leader])
+        slave.kill()
+        c.network.cut_link(leader.machine, slave.machine)
+        await c.sleep(0.5 + c.rng.random() * 1.5)
+        slave.start()
+        await c.sleep(c.rng.random() * 0.5)
+        leader.kill()
+        c.network.heal()
+        await c.sleep(8)
+        await _start_all(c)
+        await _until_in_sync(c)
     await load.end()
 
 

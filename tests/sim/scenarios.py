@@ -12,11 +12,13 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 from group_scenarios import dead_letters, levels, members, orderly, retried
 from replica_scenarios import (
+    absent_slave,
     available,
     disk_replaced,
     diverged_slave,
     joins,
     late_writes,
+    same_master,
     take_overs,
     transactions_fail_over,
 )
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
     from mqfast.sim.clients import SimpleConsumer
 
 __all__ = [
-    "available", "dead_letters", "disk_replaced", "diverged_slave", "fail_over", "joins", "late_writes", "levels",
-    "members", "one_broker", "orderly", "retried", "rows", "rows_fail_over", "send_and_consume", "take_overs",
-    "transactions_fail_over",
+    "absent_slave", "available", "dead_letters", "disk_replaced", "diverged_slave", "fail_over", "joins", "late_writes",
+    "levels", "members", "one_broker", "orderly", "retried", "rows", "rows_fail_over", "same_master",
+    "send_and_consume", "take_overs", "transactions_fail_over",
 ]  # fmt: skip
 
 

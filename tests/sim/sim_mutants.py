@@ -1,7 +1,7 @@
 """Mutants of replication, fail-over, offsets and delivery: places of the product that the simulation must find broken.
 
 A mutant changes functions by the operators of tests/mutation. ``finder.py`` runs seeds until a promise breaks. The
-first two are faults that replication had.
+first two are faults that replication had. ``issue``: the number of an issue of apache/rocketmq about such a fault.
 """
 
 from __future__ import annotations
@@ -25,12 +25,20 @@ class SimMutant(NamedTuple):
     scenario: str
     parts: tuple[Mutant, ...]
     kinds: tuple[str, ...] | None = None
+    issue: int = 0
 
 
 def _of(
-    name: str, scenario: str, file: str, function: str, operator: Operator, kinds: tuple[str, ...] | None = None
+    name: str,
+    scenario: str,
+    file: str,
+    function: str,
+    operator: Operator,
+    kinds: tuple[str, ...] | None = None,
+    *,
+    issue: int = 0,
 ) -> SimMutant:
-    return SimMutant(name, scenario, (Mutant(name, f"mqfast/{file}", function, operator, "", ()),), kinds)
+    return SimMutant(name, scenario, (Mutant(name, f"mqfast/{file}", function, operator, "", ()),), kinds, issue)
 
 
 _FAILOVER: Final = "broker/replication/failover_broker.py"
@@ -65,6 +73,10 @@ _COORDINATOR: Final = "client/consumer/push/coordinator.py"
 _ALLOCATION: Final = "client/consumer/allocation.py"
 _PROMOTION: Final = "ha/promotion.py"
 
+_REPLICAS: Final = "broker/replication/replica_manager.py"
+_TABLES: Final = "broker/replication/metadata_sync.py"
+_DELIVERY: Final = "schedule/timer/delivery.py"
+
 _CUTS: Final = ("kill", "isolate", "cut", "etcd away")
 
 _LAST_64_KIB: Final = (
@@ -89,12 +101,17 @@ _NEW_ETCD: Final = (
     ),
 )  # fmt: skip
 
+_NO_REFUSAL: Final = (
+    Mutant("no-refusal", f"mqfast/{_FAILOVER}", "FailoverBroker._promote", drop("raw.refuse_puts"), "", ()),
+    Mutant("no-refusal", "mqfast/broker/replication/ha_service.py", "HaService.listen", drop("refuse_puts"), "", ()),
+)  # fmt: skip
+
 # fmt: off
 MUTANTS: Final = (
     SimMutant("last-64-kib-only", "large_and_again", _LAST_64_KIB, ()),
     SimMutant("etcd-without-its-record-believed", "long_away", _NEW_ETCD, ()),
     _of("slave-not-waited-for", "fail_over", _WAITER, "ReplicaWaiter.when", condition("True"), _CUTS),
-    _of("lease-not-checked", "fail_over", _LEASE, "LeaseGuard.is_valid", result("self._is_active"), _CUTS),
+    _of("lease-not-checked", "fail_over", _LEASE, "LeaseGuard.is_valid", result("self._is_active"), _CUTS, issue=7017),
     _of(
         "lease-extended-for-ever", "fail_over", _LEASE, "LeaseGuard.extend",
         replace("max(self._deadline_s, deadline_s)", "deadline_s + 60"), _CUTS,
@@ -114,7 +131,7 @@ MUTANTS: Final = (
     ),
     _of(
         "doubtful-set-not-required", "joins", _IN_SYNC, "InSyncReplicas._require",
-        replace("self._members | self._doubtful | self._joining.keys()", "self._members"), (),
+        replace("self._members | self._doubtful | self._joining.keys()", "self._members"), (), issue=5663,
     ),
     _of(
         "joins-before-level", "joins", _IN_SYNC, "InSyncReplicas.evaluate",
@@ -126,8 +143,8 @@ MUTANTS: Final = (
     ),
     _of("least-acked-is-most", "take_overs", _IN_SYNC, "SyncAcks._update", replace("min", "max"), ()),
     _of(
-        "epoch-of-a-slave-ignored", "take_overs", _IN_SYNC, "SyncAcks._positions",
-        replace("identity[1] == self.epoch", "True"), (),
+        "absent-slave-acknowledges", "absent_slave", _IN_SYNC, "SyncAcks._update",
+        replace("positions.get(broker_id, 0)", "positions.get(broker_id, self._end())"), (), issue=6662,
     ),
     _of(
         "first-report-acknowledges", "diverged_slave", _MASTER, "_Follower.data_received",
@@ -143,24 +160,27 @@ MUTANTS: Final = (
     ),
     _of("old-master-goes-on", "fail_over", _FAILOVER, "FailoverBroker._follow", drop("self._reopen"), _CUTS),
     _of("epoch-not-begun", "fail_over", _FAILOVER, "FailoverBroker._promote", drop("begin_epoch"), _CUTS),
-    _of(
-        "no-refusal-during-promotion", "take_overs", _FAILOVER, "FailoverBroker._promote",
-        drop("raw.refuse_puts"), (),
-    ),
+    SimMutant("puts-in-front-of-the-epoch", "take_overs", _NO_REFUSAL, ()),
     _of("limit-ignored", "fail_over", _COMPARISON, "LogComparison.is_at_limit", result("False"), _CUTS),
     _of(
         "terms-of-the-master-not-kept", "take_overs", _SLAVE, "HaSlave._take_terms",
         drop("self._epochs.follow"), (),
     ),
-    _of("epochs-not-cut", "take_overs", _SLAVE, "HaSlave._decide", drop("self._epochs.cut"), ()),
-    _of("log-not-cut", "fail_over", _SLAVE, "HaSlave._decide", drop("self._raw.truncate_to"), _CUTS),
     _of(
-        "part-of-a-record-kept", "take_overs", _SLAVE, "HaSlave._follow",
-        drop("self._raw.forget_part"), (),
+        "slaves-not-told-of-an-epoch", "same_master", _REPLICAS, "ReplicaManager.begin_epoch",
+        replace("if self.ha.master is not None:", "if False:"), (), issue=9689,
     ),
     _of(
-        "master-of-an-older-epoch-followed", "take_overs", _SLAVE, "HaSlave._on_history",
-        condition("False", 2), (),
+        "offsets-of-groups-not-cut", "take_overs", _TABLES, "TableSync.on_truncated", drop("tables.offsets.cut"), (),
+        issue=4771,
+    ),
+    _of("log-not-cut", "fail_over", _SLAVE, "HaSlave._decide", drop("self._raw.truncate_to"), _CUTS),
+    _of(
+        "transactions-read-up-to-the-confirm-offset", "transactions_fail_over", _FAILOVER, "FailoverBroker._promote",
+        drop("open_transactions.load"), (),
+    ),
+    _of(
+        "hidden-message-is-given-up", "take_overs", _DELIVERY, "TimerDelivery.is_hidden", result("False"), (),
     ),
     _of(
         "takes-a-batch-too-much", "slow_handler", _PROCESS_QUEUE, "ProcessQueue.committable",
@@ -170,12 +190,15 @@ MUTANTS: Final = (
         "failed-handler-is-success", "failing_handler", _DISPATCHER, "Dispatcher.process_result",
         instead("call_in_loop", "self._ack(job.assigned, job.pq, judged.later)"), (),
     ),
-    _of("pop-ack-forgotten", "popped", _POP, "PopService._store_acks", drop("self.in_flight.settle"), ()),
+    _of("pop-ack-forgotten", "popped", _POP, "PopService._store_acks", drop("self.in_flight.settle"), (), issue=7724),
     _of(
         "pop-message-handed-out-early", "popped", _IN_FLIGHT, "InFlight.take_due",
         replace("<= now_ms", "<= now_ms + 2500"), (),
     ),
-    _of("pop-message-never-comes-again", "popped", _REVIVE, "ReviveLog._store_again", condition("True"), ()),
+    _of(
+        "pop-message-never-comes-again", "popped", _REVIVE, "ReviveLog._store_again", condition("True"), (),
+        issue=7914,
+    ),
     _of(
         "pop-change-forgets-the-message", "popped", _POP, "PopService.change_invisible_time",
         drop("self.in_flight.add"), (),
@@ -201,7 +224,10 @@ MUTANTS: Final = (
         replace("kind == COMMIT", "True"), (),
     ),
     _of("commit-is-forgotten", "transactions", _END, "EndTransaction._end_transaction", drop("self._commit"), ()),
-    _of("no-check-of-a-transaction", "transactions", _CHECK, "TransactionCheck._send_check", condition("True"), ()),
+    _of(
+        "no-check-of-a-transaction", "transactions", _CHECK, "TransactionCheck._send_check", condition("True"), (),
+        issue=544,
+    ),
     _of(
         "delayed-is-early", "transactions", _TIMER, "TimerService.run_once",
         replace("self._follow_clock(now_ms)", "self._follow_clock(now_ms + 4000)"), (),
@@ -224,11 +250,11 @@ MUTANTS: Final = (
     _of("rows-forgotten-by-a-new-master", "rows_fail_over", _ROW_RECOVERY, "remember", drop("_walk", 2), _CUTS),
     _of(
         "transaction-ends-twice", "transactions", _END, "EndTransaction._end_transaction",
-        replace("self._halves.newest(half)", "offset"),
+        replace("self._halves.newest(half)", "offset"), issue=8158,
     ),
     _of(
         "end-without-a-mark", "transactions", _END, "EndTransaction._end_transaction",
-        drop("self._halves.end_all"), (),
+        drop("self._halves.end_all"), (), issue=1517,
     ),
     _of(
         "level-is-early", "levels", _LEVELS, "DelayService._pass",
@@ -244,7 +270,7 @@ MUTANTS: Final = (
     ),
     _of(
         "pop-without-a-check-point", "popped", _POP_READER, "PopReader._store_check_point",
-        replace("self._revive.topic, self._revive.life", "'rmq_sys_other', self._revive.life"), ("kill",),
+        replace("self._revive.topic, self._revive.life", "'rmq_sys_other', self._revive.life"), ("kill",), issue=4806,
     ),
     _of("lock-granted-to-anyone", "orderly", _LOCKS, "QueueLocks.lock", condition("True", 2), ()),
     _of(
@@ -254,7 +280,7 @@ MUTANTS: Final = (
     _of("failed-orderly-message-passed", "orderly", _DISPATCHER, "Dispatcher._resume_later", drop("pq.requeue"), ()),
     _of(
         "revoked-queue-skips-messages", "members", _COORDINATOR, "Coordinator._leave_queue",
-        replace("assigned.pq.committable", "assigned.pq.next_offset"), (),
+        replace("assigned.pq.committable", "assigned.pq.next_offset"), (), issue=2732,
     ),
     _of(
         "queue-of-no-member", "members", _ALLOCATION, "AverageAllocation.__call__",

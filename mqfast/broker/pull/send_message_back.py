@@ -32,6 +32,7 @@ _DLQ_QUEUES: Final = 1
 _STORED: Final = (
     ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE,
 )  # fmt: skip
+_NOT_AT_SLAVES: Final = (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
@@ -107,6 +108,9 @@ class SendBack:
 
     async def _when_durable(self, request: RemotingCommand, stored: Stored) -> RemotingCommand:
         # RocketMQ does not wait here: after a power cut, or the loss of the master, the message is lost.
-        done = await self._context.writer.durable(stored)
-        # The message is stored; after an error a consumer would store the message once more.
-        return request.response(0 if done.code in _STORED else done.code, remark=done.remark)
+        writer = self._context.writer
+        done = await writer.durable(stored)
+        # The message is stored; after an error a consumer would store the message once more. Under fail-over the next
+        # master may lack the message.
+        is_success = done.code in _STORED and (writer.right is None or done.code not in _NOT_AT_SLAVES)
+        return request.response(0 if is_success else done.code, remark=done.remark)
