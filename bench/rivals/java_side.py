@@ -16,7 +16,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "compat"))
 
-from java_oracle import OPENS, build, cache_dir  # noqa: E402
+from java_oracle import MAVEN_TIMEOUT_S, OPENS, build, cache_dir  # noqa: E402
+from maven import run_maven  # noqa: E402
 
 CHRONICLE_OPENS = [
     "java.base/java.lang",
@@ -93,7 +94,7 @@ def chronicle(heap: str = "2g") -> list[str]:
         with tempfile.TemporaryDirectory() as work:
             (Path(work) / "pom.xml").write_bytes(pom)
             copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
-            _run(["mvn", "-q", "-B", *copy], Path(work))
+            run_maven(copy, Path(work), MAVEN_TIMEOUT_S)
         stamp.write_text(hashlib.sha256(pom).hexdigest())
     classes = _classes(jars, "ChronicleTarget", home)
     flags = [part for name in CHRONICLE_OPENS for part in ("--add-opens", f"{name}=ALL-UNNAMED")]

@@ -9,18 +9,22 @@ and never end a process it did not start. Formats: ``mqfast/store/FORMAT.md``.
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kit"))
+
+from maven import MavenError, locked, run_maven
 
 __all__ = ["NEWEST", "RELEASES", "JavaOracle", "OracleError", "checkpoint_numbers", "copy_store", "list_files"]
 
@@ -89,26 +93,18 @@ def build(release: str) -> Path:
         digest.update(path.read_bytes())
     home = cache_dir() / f"rocketmq-{release}"
     home.mkdir(parents=True, exist_ok=True)
-    with open(home / "build.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # parallel test runs build once
+    with locked(home / "build.lock"):  # parallel test runs build once
         jars, classes, stamp = home / "jars", home / "classes", home / "stamp"
         pom = hashlib.sha256((HERE / "pom.xml").read_bytes()).hexdigest()
         if not (home / "jars.stamp").exists() or (home / "jars.stamp").read_text() != pom:
             shutil.rmtree(jars, ignore_errors=True)
             with tempfile.TemporaryDirectory() as work:
                 shutil.copy(HERE / "pom.xml", work)
-                _run(
-                    [
-                        "mvn",
-                        "-q",
-                        "-B",
-                        f"-Drocketmq.version={release}",
-                        "dependency:copy-dependencies",
-                        "-DincludeScope=runtime",
-                        f"-DoutputDirectory={jars}",
-                    ],
-                    Path(work),
-                )
+                copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
+                try:
+                    run_maven([f"-Drocketmq.version={release}", *copy], Path(work), MAVEN_TIMEOUT_S)
+                except MavenError as error:
+                    raise OracleError(str(error)) from None
             (home / "jars.stamp").write_text(pom)
             stamp.unlink(missing_ok=True)
         if not stamp.exists() or stamp.read_text() != digest.hexdigest():

@@ -16,6 +16,7 @@ sys.path[:0] = [str(HERE.parent / "golden" / "make"), str(HERE.parent / "compat"
 
 from java_oracle import NEWEST, JavaOracle  # noqa: E402
 from make import STEP_S, Machine, jars  # noqa: E402
+from maven import MavenError  # noqa: E402
 
 MISSING = 3
 FETCH_S = 120
@@ -30,7 +31,7 @@ def main(namesrv: str, topic: str, group: str, count: str) -> int:
         return MISSING
     try:
         jars(NEWEST, HERE / "Flow.java", timeout_s=FETCH_S)
-    except (subprocess.SubprocessError, OSError) as error:
+    except (MavenError, subprocess.SubprocessError, OSError) as error:
         print(f"{CLIENT} cannot be fetched from Maven Central: {error}".replace("\n", " "))
         return MISSING
     with tempfile.TemporaryDirectory() as folder:

@@ -51,7 +51,7 @@ def class_path() -> str:
     """Compile the classes of the checkout."""
     source, home = Path(CHECKOUT) / "java" / "e2e", sdk_home("rocketmq-e2e")
     libraries = home / "lib"
-    copy = ["mvn", "-q", "-B"]
+    copy = ["mvn"]
     fetch(
         home,
         [*copy, "-f", str(source / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={libraries}"],

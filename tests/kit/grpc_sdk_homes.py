@@ -22,7 +22,7 @@ def java_jar(version: str) -> Path:
         pytest.skip("it needs java and mvn")
     home = sdk_home(f"rocketmq-client-java-{version}")
     (home / "pom.xml").write_text(POM.format(version=version))
-    fetch(home, ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={home / 'lib'}"])
+    fetch(home, ["mvn", "dependency:copy-dependencies", f"-DoutputDirectory={home / 'lib'}"])
     return home / "lib" / f"rocketmq-client-java-{version}.jar"
 
 

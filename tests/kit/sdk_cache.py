@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from maven import MavenError, locked, run_maven
 
 __all__ = ["UNREACHABLE", "fetch", "sdk_home"]
 
@@ -22,13 +23,26 @@ def sdk_home(name: str) -> Path:
 
 
 def fetch(home: Path, *commands: list[str]) -> None:
-    """Run the commands that fetch an SDK, unless they have succeeded before."""
-    if (home / "ready").exists():
-        return
-    for command in commands:
-        done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=FETCH_S)
-        if done.returncode != 0:
-            if any(word in done.stderr + done.stdout for word in UNREACHABLE):
+    """Run the commands that fetch an SDK, unless they have succeeded before; ``mvn`` takes its turn with others."""
+    with locked(home / "fetch.lock"):
+        if (home / "ready").exists():
+            return
+        for command in commands:
+            failure = _failure(command, home)
+            if any(word in failure for word in UNREACHABLE):
                 pytest.skip(f"{command[0]}: its registry cannot be reached")
-            pytest.fail(f"{' '.join(command)}:\n{done.stderr[-3000:]}")
-    (home / "ready").touch()
+            if failure:
+                pytest.fail(failure)
+        (home / "ready").touch()
+
+
+def _failure(command: list[str], home: Path) -> str:
+    """Run a command; return its last output where it failed, else an empty text."""
+    if command[0] == "mvn":
+        try:
+            run_maven(command[1:], home, FETCH_S)
+        except MavenError as error:
+            return str(error)
+        return ""
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=FETCH_S)
+    return f"{' '.join(command)}:\n{(done.stdout + done.stderr)[-3000:]}" if done.returncode else ""

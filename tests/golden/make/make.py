@@ -33,6 +33,7 @@ sys.path[:0] = [str(GOLDEN.parent / "compat"), str(GOLDEN.parent / "kit")]
 
 from free_ports import free_port  # noqa: E402
 from java_oracle import MAVEN_TIMEOUT_S, NEWEST, OPENS, JavaOracle, cache_dir, copy_store  # noqa: E402
+from maven import locked, run_maven  # noqa: E402
 
 # Small, so that everything rolls. Sizes are part of the format, so these stand in every expected.json.
 SIZES = {
@@ -53,15 +54,17 @@ EVER = 2**63 - 1
 
 
 def jars(release: str, client: Path = HERE / "Client.java", *, timeout_s: float = MAVEN_TIMEOUT_S) -> Path:
-    """Fetch what a broker needs, once, and compile the client; return the directory."""
+    """Fetch what a broker needs, once, and compile the client; return the directory.
+
+    Raises: MavenError; subprocess.TimeoutExpired.
+    """
     home = cache_dir() / f"golden-{release}"
-    home.mkdir(parents=True, exist_ok=True)
-    if not (home / "jars.stamp").exists():
-        shutil.copy(HERE / "pom.xml", home)
-        command = ["mvn", "-q", "-B", f"-Drocketmq.version={release}", "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={home / 'jars'}"]
-        subprocess.run(command, cwd=home, check=True, timeout=timeout_s)
-        (home / "jars.stamp").touch()
+    with locked(home / "jars.lock"):  # parallel test runs fetch once
+        if not (home / "jars.stamp").exists():
+            shutil.copy(HERE / "pom.xml", home)
+            copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={home / 'jars'}"]
+            run_maven([f"-Drocketmq.version={release}", *copy], home, timeout_s)
+            (home / "jars.stamp").touch()
     compile_java(home, client)
     return home
 
