@@ -26,7 +26,7 @@ from mqfast.broker.pop.receipt_handle import (
     pop_retry_topic,
     start_offsets,
 )
-from mqfast.broker.pop.retry_message import records_of, with_topic
+from mqfast.broker.pop.retry_message import is_of_group, records_of, with_topic
 from mqfast.broker.send.message_writer import end_of
 from mqfast.errors import CallRefused, CorruptFile, MqfastError, PropertiesTooLong
 from mqfast.remoting.codes import ResponseCode
@@ -188,7 +188,7 @@ class PopReader:
             if got is None:
                 continue
             turn.result.rest += max(0, got.max_offset - max(offset, got.next_offset))
-            for message, at, raw in zip(got.messages, got.queue_offsets, records_of(got), strict=True):
+            for message, at, raw in _of_group(got, topic, request.group):
                 handle = ReceiptHandle(offset, turn.pop_time, 0, 0, kind, brokers, queue_id, at)
                 record = self._record(request, kind, message, raw, handle)
                 turn.result.messages.append(
@@ -336,14 +336,15 @@ class PopReader:
 
     def _take(self, turn: PopTurn, queue: tuple[str, str, int], kind: int, offset: int, got: GetMessageResult) -> None:
         request, result = turn.request, turn.result
-        _, group, queue_id = queue
-        if not got.message_count:
-            if got.status in _SKIPPED and got.next_offset > offset:
+        topic, group, queue_id = queue
+        taken = _of_group(got, topic, group)
+        if not taken:
+            if (got.message_count or got.status in _SKIPPED) and got.next_offset > offset:
                 self._offsets.store(self._offsets.advance(*queue, got.next_offset))
             if not request.is_orderly:
                 result.rest += max(0, got.max_offset - max(offset, got.next_offset))
             return
-        messages, offsets = got.messages, got.queue_offsets
+        offsets = [at for _, at, _ in taken]
         counts: dict[int, int] = {}
         if request.is_orderly:
             counts, text = self._orders.update(*queue, offsets, turn.pop_time, request.invisible_ms, request.attempt_id)
@@ -355,8 +356,8 @@ class PopReader:
         result.rest += max(0, got.max_offset - got.next_offset)
         turn.starts.append((kind, queue_id, offset))
         turn.offsets.append((kind, queue_id, offsets))
-        self._context.stats.got(request.topic, group, got.message_count, got.total_bytes)
-        for message, at, raw in zip(messages, offsets, records_of(got), strict=True):
+        self._context.stats.got(request.topic, group, len(taken), sum(len(raw) for _, _, raw in taken))
+        for message, at, raw in taken:
             handle = ReceiptHandle(
                 offset,
                 turn.pop_time,
@@ -408,3 +409,9 @@ class PopReader:
         turn.end = max(turn.end, end_of(stored.result))
         turn.taken.append(self._offsets.advance(*queue, next_offset))
         return True
+
+
+def _of_group(got: GetMessageResult, topic: str, group: str) -> list[tuple[StoredMessage, int, memoryview]]:
+    """Return message, offset and record of each message, without the retries of other groups."""
+    every = zip(got.messages, got.queue_offsets, records_of(got), strict=True)
+    return [one for one in every if is_of_group(one[0], topic, group)]

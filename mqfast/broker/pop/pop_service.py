@@ -23,7 +23,7 @@ from mqfast.broker.pop.pop_offsets import PopOffsets
 from mqfast.broker.pop.pop_reader import PopReader, PopTurn
 from mqfast.broker.pop.pop_result import ANY_QUEUE, PopRequest, PopResult, PopStatus
 from mqfast.broker.pop.receipt_handle import ORDER_QUEUE, ReceiptHandle
-from mqfast.broker.pop.retry_message import message_at, origin_topic, put_dead_letter
+from mqfast.broker.pop.retry_message import is_of_group, message_at, origin_topic, put_dead_letter
 from mqfast.broker.pop.revive_log import ReviveLog
 from mqfast.broker.pop.truncation import forget_cut_part
 from mqfast.broker.send.message_writer import MessageRecord, Stored, end_of
@@ -358,9 +358,7 @@ class PopService:
         context, now_ms = self._context, self._context.now_ms()
         if handle.revive_queue_id == ORDER_QUEUE:
             return self._change_orderly(group, real, handle, now_ms + invisible_ms)
-        batch = self.in_flight.get(_key(group, real, handle))
-        is_pending = batch is not None and handle.offset in batch.pending
-        if not is_pending and not self._is_of_earlier_process(handle.pop_time):
+        if not self._is_delivered(group, real, handle):
             # Acked, or redelivered: another check-point would deliver the message twice. RocketMQ does that.
             raise CallRefused(ResponseCode.NO_MESSAGE, f"the message is not in flight any more: {handle.encode()}")
         pop_time = now_ms
@@ -443,7 +441,17 @@ class PopService:
             info = self.orders.get(topic, group, handle.queue_id)
             return info is not None and info.pop_time == handle.pop_time and handle.offset not in info.acked
         batch = self.in_flight.get(_key(group, topic, handle))
-        return self._is_of_earlier_process(handle.pop_time) if batch is None else handle.offset in batch.pending
+        if batch is not None:
+            return handle.offset in batch.pending
+        return self._is_of_earlier_process(handle.pop_time) and self._is_of_group(group, topic, handle)
+
+    def _is_of_group(self, group: str, topic: str, handle: ReceiptHandle) -> bool:
+        """Return False if the offset has a retry of another group."""
+        try:
+            message = message_at(self._context, topic, handle.queue_id, handle.offset)
+        except CorruptFile:
+            return True
+        return message is None or is_of_group(message, topic, group)
 
     # --- notification, peek ---
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
     from mqfast.store.engine import GetMessageResult
 
-__all__ = ["message_at", "origin_topic", "put_dead_letter", "put_retry", "records_of", "with_topic"]
+__all__ = ["is_of_group", "message_at", "origin_topic", "put_dead_letter", "put_retry", "records_of", "with_topic"]
 
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 _MAX_RETRIES: Final = 16  # RocketMQ: retryMaxTimes
@@ -46,6 +46,13 @@ def origin_topic(topic: str, group: str) -> str:
         if topic.startswith(prefix):
             return topic.removeprefix(prefix)
     return topic
+
+
+def is_of_group(message: StoredMessage, topic: str, group: str) -> bool:
+    """Return False for a retry of another group: ``%RETRY%a_b_T`` is the retry topic of a for b_T, and of a_b for T."""
+    if not topic.startswith(RETRY_PREFIX) or origin_topic(topic, group) == topic:
+        return True
+    return message.properties.get(ORIGIN_GROUP, group) == group
 
 
 def put_retry(

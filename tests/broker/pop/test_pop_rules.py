@@ -13,12 +13,14 @@ from running import running_broker
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "pull"))
 
-from popping import NOTIFY, ack, messages, pop
+from popping import NOTIFY, ack, change, messages, pop
 from pulling import run
 from waiting import until_async as until
 
 from mqfast.broker.acl.required_permissions import needs_of
 from mqfast.broker.metrics.consumer_lag import lag_of_all
+from mqfast.broker.pop.receipt_handle import ReceiptHandle
+from mqfast.errors import CallRefused
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.codes import ResponseCode as Code
 from mqfast.remoting.command import RemotingCommand
@@ -194,6 +196,49 @@ def test_lag_and_messages_in_flight(tmp_path: Path) -> None:
             groups, _ = await lag_of_all(one.context, one.parts.pop.service.in_flight_counts())
             lags = {lag.group: (lag.messages, lag.in_flight) for lag in groups if lag.topic == "T"}
             assert lags == {"g": (2, 3), "o": (5, 2)}
+
+    run(flow())
+
+
+def test_groups_with_one_name_for_their_retries_get_their_own(tmp_path: Path) -> None:
+    """``%RETRY%a_b_T`` has the retries of group a_b for topic T, and those of group a for topic b_T."""
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            names = {"a_b": "T", "a": "b_T"}
+            for group, topic in names.items():
+                await one.send(topic, group.encode())
+                first = messages(await pop(one, consumerGroup=group, topic=topic, invisibleTime=50))
+                assert [got.body for got in first] == [group.encode()]
+            while one.context.store.max_offset("%RETRY%a_b_T", 0) < 2:
+                await asyncio.sleep(0.01)
+            for group, topic in names.items():
+                again = messages(await pop(one, consumerGroup=group, topic=topic))
+                assert [got.body for got in again] == [group.encode()]
+                assert messages(await pop(one, consumerGroup=group, topic=topic)) == []
+            named = await pop(one, consumerGroup="a", topic="%RETRY%a_b_T")
+            assert messages(named) == []
+
+    run(flow())
+
+
+def test_a_made_up_handle_gets_no_retry_of_another_group(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"of a_b")
+            await one.send("b_T", b"of a")
+            await pop(one, consumerGroup="a_b", invisibleTime=50)
+            await pop(one, consumerGroup="a", topic="b_T")
+            while one.context.store.max_offset("%RETRY%a_b_T", 0) < 1:
+                await asyncio.sleep(0.01)
+            handle = "0 1 60000 0 1 broker-a 0 0"  # as of an earlier process
+            given = {"consumerGroup": "a", "topic": "b_T"}
+            assert (await change(one, handle, 50, **given)).code == 208
+            parsed = ReceiptHandle.decode(handle)
+            with pytest.raises(CallRefused) as refused:
+                await one.parts.pop.service.forward_to_dead_letter_queue("a", "b_T", parsed)
+            assert refused.value.code == 208
+            assert messages(await pop(one, **given)) == []
 
     run(flow())
 
