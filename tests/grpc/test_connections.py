@@ -81,6 +81,34 @@ def test_access_control_is_that_of_remoting(tmp_path: Path) -> None:
             assert answer.status.code == Code.UNAUTHORIZED
 
 
+def test_retries_of_a_topic_need_the_rights_of_the_topic(tmp_path: Path) -> None:
+    """The account may read every group, and no topic."""
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS.replace("defaultTopicPerm: SUB", "defaultTopicPerm: DENY"))
+    settings = {"aclEnable": "true", "aclFile": str(tmp_path / "plain_acl.yml")}
+    group, topic = m.Resource("", "group"), m.Resource("", "%RETRY%group_plain")
+    calls: list[tuple[str, m.Message, type[m.Message]]] = [
+        ("ReceiveMessage", m.ReceiveMessageRequest(group, m.MessageQueue(topic)), m.ReceiveMessageResponse),
+        ("AckMessage", m.AckMessageRequest(group, topic, [m.AckMessageEntry("", "1")]), m.AckMessageResponse),
+        (
+            "ChangeInvisibleDuration",
+            m.ChangeInvisibleDurationRequest(group, topic, "1", 1, "id"),
+            m.ChangeInvisibleDurationResponse,
+        ),
+        (
+            "ForwardMessageToDeadLetterQueue",
+            m.ForwardMessageToDeadLetterQueueRequest(group, topic, "1", "id"),
+            m.StatusResponse,
+        ),
+    ]
+    with (
+        Broker(topics=["plain"], groups=["group"], config=settings) as broker,
+        GrpcClient(broker.addresses["broker-a"], key="consumer", secret="consumer-secret") as client,
+    ):
+        for name, request, kind in calls:
+            (answer,) = client.stream(name, request, kind)
+            assert answer.status.code == Code.UNAUTHORIZED, name  # type: ignore[attr-defined]
+
+
 def test_the_rights_of_a_host_are_not_those_of_another_client_of_this_name(tmp_path: Path) -> None:
     (tmp_path / "plain_acl.yml").write_text("globalWhiteRemoteAddresses:\n- 127.0.0.2\n" + ACCOUNTS.lstrip())
     settings = {"aclEnable": "true", "aclFile": str(tmp_path / "plain_acl.yml")}

@@ -22,7 +22,9 @@ from mqfast.remoting.command import RemotingCommand, pull_header, send_header
 from mqfast.remoting.heartbeat import decode_heartbeat
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
-__all__ = ["ADMIN_ONLY", "ANY", "NEEDS", "Need", "RequestNeed", "of_group", "of_message", "of_topic", "needs_of"]
+__all__ = [
+    "ADMIN_ONLY", "ANY", "NEEDS", "Need", "RequestNeed", "needs_of", "of_group", "of_message", "of_popped", "of_topic",
+]  # fmt: skip
 
 CREATE, DELETE, GET, PUB, SUB, UPDATE = (
     Action.CREATE, Action.DELETE, Action.GET, Action.PUB, Action.SUB, Action.UPDATE,
@@ -236,7 +238,7 @@ def _assignment(request: RemotingCommand) -> Iterator[Need]:
     yield of_group(body.consumer_group, SUB)
 
 
-def _of_popped(topic: str, group: str) -> Iterator[Need]:
+def of_popped(topic: str, group: str) -> Iterator[Need]:
     """Yield the needs of a POP consumer on a topic, or on the group's retry topic for this topic."""
     yield of_group(group, SUB)
     for separator in "+_":
@@ -249,13 +251,13 @@ def _of_popped(topic: str, group: str) -> Iterator[Need]:
 
 def _popped(request: RemotingCommand, _: str) -> Iterator[Need]:
     fields = request.ext_fields
-    yield from _of_popped(_field(fields, "topic"), _field(fields, "consumerGroup"))
+    yield from of_popped(_field(fields, "topic"), _field(fields, "consumerGroup"))
 
 
 def _acks(request: RemotingCommand) -> Iterator[Need]:
     acks = decode_request(request.body, _Acks, "body").acks
     for topic, group in sorted({(ack.t, ack.c) for ack in acks or ()}):
-        yield from _of_popped(topic, group)
+        yield from of_popped(topic, group)
 
 
 def _send(request: RemotingCommand, _: str) -> list[Need]:

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mqfast import properties as names
-from mqfast.broker.acl.required_permissions import of_group, of_topic
-from mqfast.broker.acl.terms import Action
+from mqfast.broker.acl.required_permissions import of_popped
 from mqfast.broker.grpc.clients import GrpcClient
 from mqfast.broker.grpc.codes import OK, Code, Refused, overall, status_of
 from mqfast.broker.grpc.outgoing import message_of_record
@@ -143,7 +142,7 @@ class Receiving:
                 self._release(held)
 
     def _admit(self, client: GrpcClient, topic: str, group: str) -> None:
-        client.admit(of_topic(topic, Action.SUB), of_group(group, Action.SUB))
+        client.admit(*of_popped(topic, group))
 
     async def _wanted(self, pop: PopRequest, result: PopResult) -> list[PoppedMessage]:
         """Return the messages for the client; others are acked, and after the last attempt they are dead letters."""

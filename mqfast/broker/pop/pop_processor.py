@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from mqfast.broker.acl.required_permissions import of_group, of_topic
-from mqfast.broker.acl.terms import Action
+from mqfast.broker.acl.required_permissions import of_popped
 from mqfast.broker.pop.pop_result import PopRequest, PopResult, PopStatus
 from mqfast.broker.pop.pop_service import PopService
 from mqfast.broker.pop.receipt_handle import ReceiptHandle, kind_of
@@ -150,7 +149,7 @@ class PopProcessor:
             attempt_id=_optional(request, "attemptId"),
         )
         if rights.compares:
-            needs = of_topic(wanted.topic, Action.SUB), of_group(wanted.group, Action.SUB)
+            needs = of_popped(wanted.topic, wanted.group)
             wanted.check_rights = partial(rights.demand, channel, request, *needs)
         return self._hold(channel, self._pop(request, wanted))
 
