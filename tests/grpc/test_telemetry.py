@@ -54,7 +54,12 @@ def test_transactions_end_by_their_id_alone_and_orphans_are_asked_for() -> None:
         first = half(client, b"one")
         assert end(client, "another", first.transaction_id, 1) == Code.INVALID_TRANSACTION_ID
         assert end(client, first.message_id, "", 1) == Code.INVALID_TRANSACTION_ID
-        assert end(client, first.message_id, f"FFFF-0-{first.message_id}", 1) == Code.INTERNAL_SERVER_ERROR
+        assert end(client, first.message_id, f"FFFF-0-{first.message_id}", 1) == Code.INVALID_TRANSACTION_ID
+        far = f"FFFFFFFFFFFFFFFF-0-{first.message_id}"  # above 63 bits
+        assert end(client, first.message_id, far, 1) == Code.INVALID_TRANSACTION_ID
+        assert end(client, first.message_id, f"7{far[1:]}", 1) == Code.INVALID_TRANSACTION_ID
+        place = first.transaction_id.removesuffix(first.message_id)
+        assert end(client, "another", f"{place}another", 1) == Code.INVALID_TRANSACTION_ID
         assert end(client, first.message_id, first.transaction_id, 1) == Code.OK
         half(client, b"orphan")
         asked = next_check(stream)

@@ -17,6 +17,7 @@ from mqfast.broker.grpc.outgoing import DELAY, FIFO, LITE, NORMAL, PRIORITY, PRI
 from mqfast.broker.grpc.routes import accepted_types, topic_type
 from mqfast.broker.grpc.telemetry import checked_topic
 from mqfast.broker.metadata.topic_manager import AUTO_CREATE_TOPIC
+from mqfast.broker.send.restored_message import get_by_offset
 from mqfast.grpc.connection import Call
 from mqfast.grpc.messages import (
     EndTransactionRequest,
@@ -60,7 +61,7 @@ _TYPE_NAMES: Final = {
     NORMAL: "NORMAL", FIFO: "FIFO", DELAY: "DELAY", TRANSACTION: "TRANSACTION", PRIORITY: "PRIORITY",
 }  # fmt: skip
 _M64: Final = 2**64 - 1
-_TRANSACTION: Final = re.compile(r"([0-9A-F]{1,16})-([0-9A-F]{1,16})-(.+)", re.DOTALL)
+_TRANSACTION: Final = re.compile(r"([0-7]?[0-9A-F]{1,15})-([0-7]?[0-9A-F]{1,15})-(.+)", re.DOTALL)
 
 
 def queue_of_group(group: str, queues: int) -> int:
@@ -281,10 +282,8 @@ class Sends:
         parts = _TRANSACTION.fullmatch(request.transaction_id)
         # Python's SDK 5.0.1 leaves out the version, the first two letters of a message id.
         if parts is None or request.message_id not in (parts[3], parts[3][2:]):
-            raise Refused(
-                Code.INVALID_TRANSACTION_ID,
-                "transaction_id: expected the id that this broker has given for this message, found another",
-            )
+            raise _other_transaction()
+        await self._check_half(int(parts[1], 16), parts[3])
         kind = _KINDS.get(request.resolution)
         if kind is None:
             return StatusResponse(OK)  # the client does not know; a check asks later
@@ -301,6 +300,15 @@ class Sends:
         answer = await client.request(RequestCode.END_TRANSACTION, fields)
         return StatusResponse(status_of(answer.code, answer.remark))
 
+    async def _check_half(self, physical_offset: int, message_id: str) -> None:
+        """Check that an offset has the half message of this id: offsets are easy to guess, ids are not."""
+        context, log = self._context, self._context.engine.log
+        if log.readable <= physical_offset < log.written:  # with sync flush a client may be faster than the disk
+            await context.durable.wait(physical_offset + 1)
+        half = get_by_offset(context, physical_offset)
+        if half is None or message_id != (half.properties.get(names.UNIQ_KEY) or half.message_id):
+            raise _other_transaction()
+
     async def recall(self, call: Call, client: GrpcClient, request: RecallMessageRequest) -> RecallMessageResponse:
         """Serve RecallMessage."""
         fields = {
@@ -310,6 +318,13 @@ class Sends:
         }
         answer = await client.request(RequestCode.RECALL_MESSAGE, fields)
         return RecallMessageResponse(status_of(answer.code, answer.remark), str(answer.ext_fields.get("msgId") or ""))
+
+
+def _other_transaction() -> Refused:
+    return Refused(
+        Code.INVALID_TRANSACTION_ID,
+        "transaction_id: expected the id that this broker has given for this message, found another",
+    )
 
 
 def _response(entries: list[SendResultEntry]) -> SendMessageResponse:
