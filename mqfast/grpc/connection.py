@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from mqfast.errors import FieldError, FrameError
+from mqfast.errors import FrameError
 from mqfast.grpc import http2
 from mqfast.grpc.messages import Message, decode, encode
 from mqfast.grpc.settings import GrpcSettings
@@ -154,13 +154,15 @@ class Method(NamedTuple):
     Attributes: ``request``: class of its messages; ``response``: class of its answers; ``serve``: called with
         (call, message). The returned message, or that of a returned coroutine, is the answer; None: the handler has
         sent the messages itself, and of an ``is_stream`` method it ends the call itself; ``is_stream``: the client
-        sends any number of messages.
+        sends any number of messages; ``failed``: returns the answer for an exception of ``serve`` or its coroutine;
+        None: the call ends with a status of gRPC.
     """
 
     request: type[Message]
     response: type[Message]
     serve: Callable[[Call, Any], Outcome]
     is_stream: bool = False
+    failed: Callable[[Exception], Message] | None = None
 
 
 class GrpcServer:
@@ -395,7 +397,12 @@ class GrpcConnection:
 
     def _serve(self, call: Call, data: bytes) -> None:
         try:
-            outcome = call.serve(decode(call.method.request, data))
+            message = decode(call.method.request, data)
+        except Exception as error:
+            call.finish(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
+            return
+        try:
+            outcome = call.serve(message)
         except Exception as error:
             self._failed(call, error)
             return
@@ -438,9 +445,12 @@ class GrpcConnection:
         if isinstance(error, GrpcError):
             call.finish(error.status, error.text)
             return
-        if not isinstance(error, FieldError):
-            name = call.headers.get(":path", "")
-            self._server.log.warning(f"failed {name}", "%s failed: %r", name, error, exc_info=error)
+        if call.method.failed is not None and isinstance(error, Exception):
+            call.send(call.method.failed(error))
+            call.finish()
+            return
+        name = call.headers.get(":path", "")
+        self._server.log.warning(f"failed {name}", "%s failed: %r", name, error, exc_info=error)
         call.finish(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
 
     def _closed(self, call: Call, error_code: int) -> None:

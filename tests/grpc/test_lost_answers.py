@@ -77,6 +77,28 @@ def test_of_a_call_that_ends_in_a_wait(
     serve(tmp_path, flow)
 
 
+def test_of_a_call_that_is_cancelled_before_its_begin(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Request and cancellation come together: no coroutine is left without a begin."""
+
+    async def flow(running: Running) -> None:
+        await asyncio.to_thread(cancel_at_once, running)
+
+    def cancel_at_once(running: Running) -> None:
+        with open_consumer(running.address, "first", "T") as client:
+            call = client.open("ReceiveMessage")
+            queue = m.MessageQueue(m.Resource("", "T"))
+            request = m.ReceiveMessageRequest(m.Resource("", "readers"), queue, long_polling_timeout=15_000)
+            client.session.write(call.stream, m.encode(request))
+            client.session.end_request(call.stream)
+            data = client.session.data_to_send(1 << 20)
+            client.session.reset(call.stream, 8)
+            client.socket.sendall(b"".join([*data, *client.session.data_to_send(1 << 20)]))
+            client.call("QueryRoute", m.QueryRouteRequest(m.Resource("", "T")), m.QueryRouteResponse)
+
+    serve(tmp_path, flow)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 @pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancel", "connection"])
 def test_of_a_call_that_ends_while_its_answer_waits_for_the_client(broker: Broker, is_cancelled: bool) -> None:
     """Flow control lets only a part of the answer pass before the client reads."""

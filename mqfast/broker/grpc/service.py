@@ -7,7 +7,7 @@ Source: GrpcMessagingApplication, service.proto.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.broker.grpc.clients import GrpcClient, GrpcClients
@@ -124,20 +124,11 @@ class GrpcService:
                 status = m.Status(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
             return response(status=status)
 
-        async def later(outcome: Awaitable[m.Message | None]) -> m.Message | None:
-            try:
-                return await outcome
-            except Exception as error:
-                return failed(error)
-
         def run(call: Call, message: Any) -> Outcome:
-            try:
-                outcome = serve(call, self._clients.of(call), message)
-            except Exception as error:
-                return failed(error)
-            return outcome if outcome is None or isinstance(outcome, m.Message) else later(outcome)
+            outcome: Outcome = serve(call, self._clients.of(call), message)
+            return outcome
 
-        return Method(request, response, run)
+        return Method(request, response, run, failed=failed)
 
     # --- as a part of the broker ---
 
