@@ -17,8 +17,8 @@ from sampling import WHOLE
 from mqfast.grpc import IS_BUILT
 
 HERE = Path(__file__).resolve().parent
-KILLS = 3
-SENDS = 200  # between two kills
+KILLS = 20
+SENDS = 100  # between two kills
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(not IS_BUILT, reason="built without gRPC"),
