@@ -84,12 +84,12 @@ def flows(tmp_path: Path, way: str) -> Iterator[list[str]]:
         yield arguments
 
 
-def run(command: list[str], cwd: Path | None = None, **variables: str) -> None:
+def run(command: list[str], cwd: Path | None = None, last: str = "done", **variables: str) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=FLOWS_S, cwd=cwd, env={**os.environ, **variables}
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
-    assert done.stdout.splitlines()[-1] == "done"
+    assert done.stdout.splitlines()[-1] == last
 
 
 def rust_program() -> Path:
@@ -166,3 +166,9 @@ def test_the_java_box_of_grpc_md(broker: Broker, tmp_path: Path) -> None:
         'System.out.println("done"); System.exit(0); } }\n'
     )
     run(["java", "-cp", str(java_jar("5.2.0")), str(program)])
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")
+def test_the_node_box_of_grpc_md(broker: Broker) -> None:
+    broker.send("orders", b"42")
+    run(["node", "-e", code_of_page("javascript", broker)], node_with_sdk("1.0.8"), last="42")

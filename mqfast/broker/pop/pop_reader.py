@@ -414,4 +414,4 @@ class PopReader:
 def _of_group(got: GetMessageResult, topic: str, group: str) -> list[tuple[StoredMessage, int, memoryview]]:
     """Return message, offset and record of each message, without the retries of other groups."""
     every = zip(got.messages, got.queue_offsets, records_of(got), strict=True)
-    return [one for one in every if is_of_group(one[0], topic, group)]
+    return [(message, at, raw) for message, at, raw in every if is_of_group(message, topic, group)]
