@@ -424,7 +424,8 @@ class GrpcConnection:
 
     def _expire(self, call: Call) -> None:
         call._timer = None
-        call.finish(GrpcStatus.DEADLINE_EXCEEDED, "the time of the call is over")
+        if call._task is None or not call._task.done():  # else the call ends next, with its answer
+            call.finish(GrpcStatus.DEADLINE_EXCEEDED, "the time of the call is over")
 
     def _done(self, call: Call, task: asyncio.Future[Message | None]) -> None:
         call._task = None

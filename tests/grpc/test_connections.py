@@ -19,6 +19,7 @@ from mqfast.grpc import messages as m
 from mqfast.grpc.connection import Call, GrpcServer, Method
 from mqfast.grpc.http2 import Http2Session
 from mqfast.grpc.settings import GrpcSettings
+from mqfast.remoting.loop import new_event_loop
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
@@ -229,6 +230,34 @@ def test_a_stream_whose_answers_are_not_read_ends() -> None:
             await server.stop()
 
     asyncio.run(run())
+
+
+def test_an_answer_that_was_complete_at_the_deadline_is_no_failure() -> None:
+    """The deadline passes between the end of the work and the end of the call."""
+
+    async def answer(call: Call, command: m.TelemetryCommand) -> m.TelemetryCommand:
+        await asyncio.sleep(0)
+        time.sleep(0.2)
+        return command
+
+    def ask(address: str) -> None:
+        with GrpcClient(address) as client:
+            sent = m.TelemetryCommand(thread_stack_trace=m.ThreadStackTrace("nonce"))
+            assert client.call("Work", sent, m.TelemetryCommand, grpc_timeout="100m") == sent
+
+    async def run() -> None:
+        method = Method(m.TelemetryCommand, m.TelemetryCommand, answer)
+        grpc = GrpcServer({"/apache.rocketmq.v2.MessagingService/Work": method})
+        server = RemotingServer(Processors(), RemotingSettings(), others={ord("P"): grpc.connect})
+        await server.start()
+        host, port = server.address
+        try:
+            await asyncio.to_thread(ask, f"{host}:{port}")
+        finally:
+            await server.stop()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run())
 
 
 def test_headers_above_the_limit_end_their_call_alone(address: str) -> None:
