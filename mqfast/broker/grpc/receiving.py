@@ -309,12 +309,16 @@ def _invisible_ms(request: ReceiveMessageRequest) -> int:
     if request.auto_renew:
         return _AUTO_RENEWED_MS
     wanted_ms = _AUTO_RENEWED_MS if request.invisible_duration is None else request.invisible_duration
-    if not _INVISIBLE_MS_MIN <= wanted_ms <= _INVISIBLE_MS_MAX:
-        raise Refused(
-            Code.ILLEGAL_INVISIBLE_TIME,
-            f"invisible_duration: expected {_INVISIBLE_MS_MIN} to {_INVISIBLE_MS_MAX} ms, found {wanted_ms}",
-        )
+    if wanted_ms < _INVISIBLE_MS_MIN:
+        raise _illegal_invisible_time(f"the invisibleTime is too small. min is {_INVISIBLE_MS_MIN}", wanted_ms)
+    if wanted_ms > _INVISIBLE_MS_MAX:
+        raise _illegal_invisible_time(f"the invisibleTime is too large. max is {_INVISIBLE_MS_MAX}", wanted_ms)
     return wanted_ms
+
+
+def _illegal_invisible_time(words: str, found_ms: int) -> Refused:
+    """Return a refusal that begins with RocketMQ's words."""
+    return Refused(Code.ILLEGAL_INVISIBLE_TIME, f"{words}; invisible_duration: found {found_ms} ms")
 
 
 def _polling_ms(client: GrpcClient, request: ReceiveMessageRequest) -> int:
