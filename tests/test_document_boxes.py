@@ -140,6 +140,7 @@ def test_every_page_with_boxes_is_run_by_a_test() -> None:
             "",
             "sh",
             "python",
+            "javascript",
             "text",
             "yaml",
             "json",
