@@ -49,10 +49,15 @@ def origin_topic(topic: str, group: str) -> str:
 
 
 def is_of_group(message: StoredMessage, topic: str, group: str) -> bool:
-    """Return False for a retry of another group: ``%RETRY%a_b_T`` is the retry topic of a for b_T, and of a_b for T."""
+    """Return False for a retry of another group: ``%RETRY%a_b_T`` is the retry topic of a for b_T, and of a_b for T.
+
+    A group that the name of the topic cannot mean is ignored: RocketMQ before 5.4 leaves the property as the original
+    has it.
+    """
     if not topic.startswith(RETRY_PREFIX) or origin_topic(topic, group) == topic:
         return True
-    return message.properties.get(ORIGIN_GROUP, group) == group
+    other = message.properties.get(ORIGIN_GROUP, group)
+    return other == group or origin_topic(topic, other) == topic
 
 
 def put_retry(

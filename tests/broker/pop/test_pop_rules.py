@@ -218,6 +218,10 @@ def test_groups_with_one_name_for_their_retries_get_their_own(tmp_path: Path) ->
                 assert messages(await pop(one, consumerGroup=group, topic=topic)) == []
             named = await pop(one, consumerGroup="a", topic="%RETRY%a_b_T")
             assert messages(named) == []
+            # A retry by RocketMQ 5.3 of a message that was a dead letter of group x.
+            await one.send("%RETRY%a_b_T", b"of x", queues=1, properties="ORIGIN_GROUP\x01x\x02")
+            again = messages(await pop(one, consumerGroup="a_b"))
+            assert [got.body for got in again] == [b"of x"]
 
     run(flow())
 
