@@ -189,7 +189,7 @@ class Receiving:
             try:
                 handle = held[text].handle if text in held else ReceiptHandle.decode(text, "receipt_handle")
                 if handle.due_ms <= self._context.now_ms():
-                    raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt_handle: the invisible time is over")
+                    raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired: the invisible time is over")
                 handles[text] = handle, _physical_offset(text)
             except FieldError as error:
                 handles[text] = Refused(Code.INVALID_RECEIPT_HANDLE, str(error))
