@@ -74,7 +74,6 @@ _ALLOCATION: Final = "client/consumer/allocation.py"
 _PROMOTION: Final = "ha/promotion.py"
 
 _REPLICAS: Final = "broker/replication/replica_manager.py"
-_TABLES: Final = "broker/replication/metadata_sync.py"
 _DELIVERY: Final = "schedule/timer/delivery.py"
 
 _CUTS: Final = ("kill", "isolate", "cut", "etcd away")
@@ -99,11 +98,6 @@ _NEW_ETCD: Final = (
         "new-etcd", f"mqfast/{_FAILOVER}", "FailoverBroker._first_or_next",
         replace("State(1, own", "State(self._next_epoch(view), own"), "", (),
     ),
-)  # fmt: skip
-
-_NO_REFUSAL: Final = (
-    Mutant("no-refusal", f"mqfast/{_FAILOVER}", "FailoverBroker._promote", drop("raw.refuse_puts"), "", ()),
-    Mutant("no-refusal", "mqfast/broker/replication/ha_service.py", "HaService.listen", drop("refuse_puts"), "", ()),
 )  # fmt: skip
 
 # fmt: off
@@ -160,7 +154,10 @@ MUTANTS: Final = (
     ),
     _of("old-master-goes-on", "fail_over", _FAILOVER, "FailoverBroker._follow", drop("self._reopen"), _CUTS),
     _of("epoch-not-begun", "fail_over", _FAILOVER, "FailoverBroker._promote", drop("begin_epoch"), _CUTS),
-    SimMutant("puts-in-front-of-the-epoch", "take_overs", _NO_REFUSAL, ()),
+    _of(
+        "send-back-at-an-old-master", "take_overs", _BACK, "SendBack._when_durable",
+        replace("done.code not in _NOT_AT_SLAVES", "True"), (),
+    ),
     _of("limit-ignored", "fail_over", _COMPARISON, "LogComparison.is_at_limit", result("False"), _CUTS),
     _of(
         "terms-of-the-master-not-kept", "take_overs", _SLAVE, "HaSlave._take_terms",
@@ -169,10 +166,6 @@ MUTANTS: Final = (
     _of(
         "slaves-not-told-of-an-epoch", "same_master", _REPLICAS, "ReplicaManager.begin_epoch",
         replace("if self.ha.master is not None:", "if False:"), (), issue=9689,
-    ),
-    _of(
-        "offsets-of-groups-not-cut", "take_overs", _TABLES, "TableSync.on_truncated", drop("tables.offsets.cut"), (),
-        issue=4771,
     ),
     _of("log-not-cut", "fail_over", _SLAVE, "HaSlave._decide", drop("self._raw.truncate_to"), _CUTS),
     _of(
