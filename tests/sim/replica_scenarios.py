@@ -179,32 +179,38 @@ async def available(c: Cluster) -> None:
 
 
 async def diverged_slave(c: Cluster) -> None:
-    """Acknowledge nothing by a slave whose log is another one."""
-    settings = {"haSendHeartbeatInterval": 500, "slaveTimeout": 1000}
+    """Connect a slave with a log of another history, while messages wait for a slave that is cut off."""
+    settings = {"haSendHeartbeatInterval": 500, "slaveTimeout": 15_000}
     await c.brokers("a", brokerRole="SYNC_MASTER", inSyncReplicas=2, minInSyncReplicas=2, **settings)
-    master, slave = c.servers["a"], await c.slave("a", **settings)
-    producer = await c.producer("p")
+    master, good = c.servers["a"], await c.slave("a", machine="good", **settings)
+    other = await c.slave("a", machine="other", **settings, brokerId=2)
+    producer = await c.producer("p", send_timeout_s=20.0)
     for number in range(5):
         await producer.try_send("T", b"%d" % number)
     await c.settled()
-    await c.sleep(4)  # until the slave has the topic
-    await master.stop()
-    await slave.stop()
-    slave.become_master()
-    slave.start()
-    await slave.started()
-    for number in range(20):
+    await c.sleep(4)  # until the slaves have the topic
+    for server in (master, good, other):
+        await server.stop()
+    other.become_master()
+    other.start()
+    await other.started()
+    for number in range(10):
         await producer.send_unpromised("T", b"of another history %d" % number)
         await c.sleep(0.2)
-    await slave.stop()
-    slave.become_slave()
-    for server in (master, slave):
+    await other.stop()
+    other.become_slave()
+    other.settings["brokerId"] = 2
+    for server in (master, good):
         server.start()
         await server.started()
-    for number in range(5):
-        result = await producer.try_send("T", b"of the master %d" % number)
-        assert result is None or not result.ok, f"{result} without a slave that has the message"
-        await c.sleep(c.rng.random())
+    while (result := await producer.try_send("T", b"of both %.3f" % c.now_s)) is None or not result.ok:
+        await c.sleep(0.5)  # until the slave follows
+    c.network.cut_link(master.machine, good.machine)
+    sends = [asyncio.ensure_future(producer.try_send("T", b"of the master %d" % number)) for number in range(30)]
+    await c.sleep(c.rng.random())
+    other.start()
+    results = await asyncio.gather(*sends)
+    assert not any(result is not None and result.ok for result in results), "no slave has these messages"
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

@@ -152,6 +152,11 @@ def test_a_message_that_only_an_old_master_has_is_not_taken_back() -> None:
     assert outcome.failure is None, str(outcome.failure)
 
 
+def test_a_push_consumer_starts_although_the_name_server_ends_in_the_middle_of_the_start() -> None:
+    outcome = run_seed(scenarios.rows_fail_over, 2033)
+    assert outcome.failure is None, str(outcome.failure)
+
+
 def test_a_promotion_by_hand_loses_nothing() -> None:
     for seed in range(100 if _WHOLE else 10):
         outcome = run_seed(scenarios.promoted_by_hand, seed, plan=())
