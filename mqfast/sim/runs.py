@@ -90,11 +90,16 @@ def run_seed(
     starts; trace: keep all events.
     """
     faults = list(draw_plan(seed, kinds) if plan is None else plan)
-    with _quiet():
-        outcome = _beside_main(lambda: _run(scenario, seed, faults, until, trace))
+
+    def work() -> Outcome:
+        outcome = _run(scenario, seed, faults, until, trace)
+        # Not in the main thread, where a coroutine that ends here may make an event loop, whose descriptors stay open.
         while gc.collect():
             pass  # an object whose finalizer brings others back is freed by a later pass
         return outcome
+
+    with _quiet():
+        return _beside_main(work)
 
 
 def _beside_main(work: Callable[[], Outcome]) -> Outcome:

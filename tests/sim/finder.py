@@ -71,7 +71,7 @@ def main() -> int:
         command = [sys.executable, __file__, mutant.name, "--inside", "--seeds", str(a.seeds), "--first", str(a.first)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
         line = (done.stdout.strip().splitlines() or [f"ended with {done.returncode}: {done.stderr[-200:]}"])[-1]
-        missing += line == "not found"
+        missing += not line.startswith("seed ")
         print(f"{mutant.name}: {line[:160]} ({time.monotonic() - begin_s:.0f} s)", flush=True)
     print(f"{len(chosen) - missing} of {len(chosen)} mutants are found")
     return 0

@@ -56,5 +56,21 @@ def test_brokers_that_end_leave_nothing_behind(scenario: str, kinds: tuple[str, 
     assert done.stderr == ""
 
 
+_POWER = """
+import os
+import scenarios
+from mqfast.sim import run_seed
+run_seed(scenarios.send_and_consume, 0, plan=())
+before = os.listdir("/proc/self/fd")
+run_seed(scenarios.popped, 12, kinds=("kill", "power"))
+assert len(os.listdir("/proc/self/fd")) == len(before)
+"""
+
+
+def test_a_start_that_a_power_cut_ends_makes_no_event_loop() -> None:
+    """A simulation ended the process with SIGABRT after some thousand such event loops."""
+    assert _run(_POWER).stderr == ""
+
+
 def test_without_greenlet_real_threads_give_the_same_run() -> None:
     assert _run(_HASH).stdout == _run(_HASH, "greenlet").stdout
