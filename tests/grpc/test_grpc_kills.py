@@ -19,14 +19,14 @@ from grpc_client import GrpcClient, GrpcFailure
 from grpc_consumers import begin_receive, handle_of
 from pop_history import Delivery, History
 from running import BrokerProcess
-from sampling import WHOLE
+from sampling import Sample
 
 from mqfast import AdminClient, StoreReader
 from mqfast.broker.grpc.codes import Code
 from mqfast.grpc import messages as m
 from mqfast.util.fastjson import loads
 
-ROUNDS = 200 if WHOLE else 3
+ROUNDS, SHORT = 200, 3
 PLAIN, ORDERED = "plain", "ordered"
 FIRST, SECOND, ORDERLY = "first", "second", "orderly"
 GROUPS = {FIRST: PLAIN, SECOND: PLAIN, ORDERLY: ORDERED}
@@ -238,7 +238,9 @@ def drain(workers: Workers) -> None:
             quiet_s = time.monotonic() + LONGEST_MS / 1000 + 1
 
 
-def test_messages_in_flight_survive_kills(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.sampled
+def test_messages_in_flight_survive_kills(tmp_path: Path, sample: Sample) -> None:
     rng = random.Random(47)
     history = History(GROUPS, frozenset({ORDERLY}))
     settings = {
@@ -256,7 +258,7 @@ def test_messages_in_flight_survive_kills(tmp_path: Path) -> None:
         for thread in workers.threads:
             thread.start()
         try:
-            for _ in range(ROUNDS):
+            for _ in sample.of(range(ROUNDS), SHORT, "kills under gRPC calls"):
                 wait_for_events(workers, rng.randrange(40, 250))
                 broker.end(signal.SIGKILL)
                 history.note_kill(offsets_on_disk(broker.store))
