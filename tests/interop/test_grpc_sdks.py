@@ -50,9 +50,9 @@ ACCOUNTS = """accounts:
 
 
 @contextlib.contextmanager
-def broker_for(path: Path, way: str) -> Iterator[tuple[Broker, list[str]]]:
+def broker_for(path: Path, way: str, **more: str) -> Iterator[tuple[Broker, list[str]]]:
     """A broker with the topics of the flows, and the arguments of a program: endpoints, key, secret, ``tls``."""
-    settings, credentials = dict(SETTINGS), None
+    settings, credentials = {**SETTINGS, **more}, None
     if way == TLS:
         certificate, key = Authority(path / "ca").sign("broker")
         settings |= {

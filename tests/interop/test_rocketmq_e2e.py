@@ -36,10 +36,15 @@ CLASSES = {
     "simple": "simple.SimpleAckTest simple.SimpleOrderTest simple.SimpleTopicTypeTest cluster.ClusterTest",
     "filters": "filter.push.TagFilterTest filter.push.SqlFilterTest filter.push.SqlFilterWithOrderMsgTest",
     "messages": "client.message.MessageTagTest client.message.MessageKeyTest client.message.MessageBodyContentTest "
-    "client.message.MessageUserPropertyTest client.message.NormalMessageSizeTest",
+    "client.message.MessageUserPropertyTest client.message.NormalMessageSizeTest client.message.MessageAbnormalTest",
+    "clients": "client.consumer.ConsumerGroupTest client.consumer.PushConsumerInitTest "
+    "client.consumer.SimpleConsumerInitTest client.producer.ProducerInitTest simple.SimpleParamTest",
+    "retries": "server.abnormal.PushConsumerRetryTest",
 }
-KNOWN = ("after 24 hours",)
-"""The longest delay is that of the broker, three days; RocketMQ's proxy has one day."""
+KNOWN = ("receipt handle is expired",)
+"""A test wants the name of the code in the text of a late ack, and gets the words of RocketMQ's proxy."""
+AS_THE_PROXY = {"autoCreateTopicEnable": "false", "timerMaxDelaySec": "86400"}
+"""RocketMQ's proxy creates no topics, and delays messages for a day at most, a broker for three."""
 EXTRA = {
     "lombok": "org.projectlombok:lombok:1.18.38",
     "launcher": "org.junit.platform:junit-platform-console-standalone:1.7.2",
@@ -74,7 +79,7 @@ def class_path() -> str:
 
 @pytest.mark.parametrize("part", CLASSES)
 def test_classes_of_rocketmq(class_path: str, part: str, tmp_path: Path) -> None:
-    with broker_for(tmp_path, TLS) as (broker, arguments):
+    with broker_for(tmp_path, TLS, **AS_THE_PROXY) as (broker, arguments):
         command = [
             "java", "-XX:ActiveProcessorCount=8", f"-DendPoint={arguments[0]}",
             f"-DnamesrvAddr={broker.namesrv_addr}", "-cp", class_path, "org.junit.platform.console.ConsoleLauncher",
@@ -86,4 +91,5 @@ def test_classes_of_rocketmq(class_path: str, part: str, tmp_path: Path) -> None
         )
     failed = re.findall(r".*✘.*", done.stdout)
     assert re.search(r"[1-9]\d* tests successful", done.stdout), done.stdout[-3000:] + done.stderr[-3000:]
-    assert [line for line in failed if not any(name in line for name in KNOWN)] == []
+    print(*failed, sep="\n")
+    assert [line for line in failed if not any(words in line for words in KNOWN)] == []
