@@ -24,6 +24,7 @@ from mqfast.util.atomic_file import replace_file
 __all__ = ["Acl", "PolicyEntry", "Policies", "Policy", "subject_of"]
 
 _USER: Final = "User:"
+_PERMITTED_MAX: Final = 10_000
 
 
 class PolicyEntry(Struct, rename="camel", omit_defaults=True, frozen=True):
@@ -161,6 +162,7 @@ class Policies:
         self._path = path
         self._cluster = cluster
         self._rules: dict[str, _Rules] = {}
+        self._permitted: set[tuple[str, Need, str]] = set()  # by these rules
         if path.exists():
             try:
                 acls = decode_body(path.read_bytes(), _File, "acls").acls
@@ -170,6 +172,15 @@ class Policies:
 
     def authorize(self, user: str, need: Need, address: str) -> None:
         """Check whether this user may do any of the actions. Raises: CallRefused."""
+        request = user, need, address
+        if request in self._permitted:
+            return
+        self._compare(*request)
+        if len(self._permitted) >= _PERMITTED_MAX:
+            self._permitted.clear()
+        self._permitted.add(request)
+
+    def _compare(self, user: str, need: Need, address: str) -> None:
         subject = _USER + user
         name = self._cluster if need.kind is Kind.CLUSTER else need.name
         fitting: list[_Rule] = []
@@ -239,6 +250,7 @@ class Policies:
             encode_body(_File({subject: _shown(subject, subject_rules) for subject, subject_rules in rules.items()})),
         )
         self._rules = rules
+        self._permitted.clear()
 
 
 def _shown(subject: str, rules: _Rules) -> Acl:

@@ -245,6 +245,22 @@ def test_admins_keep_rules(auth: Setup) -> None:
     assert found[10][2] == b""
 
 
+def test_a_change_of_rules_counts_for_the_next_request(auth: Setup) -> None:
+    """A permission that was found before does not outlive the rule, whichever way the rule changes."""
+    subject = "User:alice"
+    for change in (
+        lambda: auth.policies.put(subject, acl("Topic:t", "Pub", "Deny")),
+        lambda: auth.policies.delete(subject, None, "Topic:t"),
+        lambda: auth.policies.delete(subject),
+        lambda: auth.policies.forget(subject),
+        lambda: auth.policies.put(subject, acl("Topic:t", "Pub", ips=["10.0.0.0/8"])),
+    ):
+        auth.policies.put(subject, acl("Topic:t", "Pub"))
+        assert auth.ask(send("t"), send("t")) == [PASSED, PASSED]
+        change()
+        assert auth.ask(send("t"))[0][0] == 16
+
+
 def test_the_rules_of_a_deleted_user_are_deleted(auth: Setup) -> None:
     auth.policies.put("User:alice", acl("Topic:*", "All"))
     auth.ask(Ask(3003, {"username": "alice"}, b"", ROOT))
