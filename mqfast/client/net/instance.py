@@ -33,6 +33,7 @@ from mqfast.errors import (
     ClientClosed,
     ClientError,
     ClientUsageError,
+    ConnectError,
     MqfastError,
     NoRoute,
 )
@@ -49,6 +50,7 @@ ROUTE_FAILED_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 ADDRESS_SERVER_S: Final = 120.0
 _WAIT_S: Final = (0.1, 2.0)
+_AGAIN_S: Final = 0.5
 """First and longest pause between the attempts of a start."""
 _log = logging.getLogger("mqfast.client")
 
@@ -213,6 +215,31 @@ class ClientInstance:
             if is_closed() and task is not None and not task.cancelling():
                 raise ClientClosed(closed) from None
             raise
+
+    async def begin_with_name_server(
+        self, timeout_s: float | None, is_closed: Callable[[], bool], begin: Callable[[], Awaitable[object]]
+    ) -> int:
+        """Wait until a name server answers, then run ``begin``. Returns: the time of that answer, ms.
+
+        A name server that ends before ``begin`` has ended is waited for again, and ``begin`` runs again.
+
+        Args: as ``wait_for_name_server``.
+        Raises: as ``wait_for_name_server``, and the errors of ``begin``; its ConnectError at the end of the time.
+        """
+        left_s = timeout_s
+        while True:
+            begin_s = time.monotonic()
+            await self.wait_for_name_server(left_s, is_closed)
+            since_ms = int(time.time() * 1000)
+            try:
+                await begin()
+                return since_ms
+            except ConnectError:
+                if left_s is not None:
+                    left_s = max(0.0, left_s - (time.monotonic() - begin_s) - _AGAIN_S)
+                if left_s == 0 or is_closed():
+                    raise
+            await asyncio.sleep(_AGAIN_S)
 
     async def release(self) -> None:
         """Remove a user of the instance: the last user stops the periodic work and closes the connections."""

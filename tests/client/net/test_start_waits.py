@@ -68,6 +68,45 @@ class LateNameServer:
             target.shutdown(socket.SHUT_RDWR)
 
 
+class EndingNameServer(LateNameServer):
+    """A name server that ends after its first answer: until ``open`` is called, connections end at once."""
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(behind)
+        self._is_open = threading.Event()
+        self.refused = threading.Semaphore(0)
+        self._listener.listen()
+        threading.Thread(target=self._answer_once, daemon=True).start()
+
+    def open(self) -> None:
+        self._is_open.set()
+
+    def _answer_once(self) -> None:
+        one, _ = self._listener.accept()
+        with one, socket.create_connection(self._behind) as other:
+            other.sendall(one.recv(65_536))
+            one.sendall(other.recv(65_536))
+        while not self._is_open.is_set():
+            self._listener.accept()[0].close()
+            self.refused.release()
+        self._accept()
+
+
+@pytest.mark.parametrize("name", ["push", "pull"])
+def test_a_name_server_that_ends_in_the_middle_of_a_start_is_waited_for_again(name: str) -> None:
+    with Broker(topics={"t": 1}) as broker:
+        names = EndingNameServer(broker.namesrv_addr)
+        client = MAKERS[name](names.address, start_timeout_s=None)
+        thread = threading.Thread(target=client.start)
+        thread.start()
+        assert names.refused.acquire(timeout=LONG_S)  # the request for the route
+        assert names.refused.acquire(timeout=LONG_S)
+        names.open()
+        thread.join(LONG_S)
+        assert not thread.is_alive()
+        client.close()
+
+
 @pytest.mark.parametrize("name", ["push", "pull"])
 def test_by_default_a_start_says_at_once_that_no_name_server_answers(name: str) -> None:
     with pytest.raises(ConnectError, match=r"no name server answered in \d+\.\d s"):

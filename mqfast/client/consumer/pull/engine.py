@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from mqfast.client.consumer.loop_calls import call_in_loop
@@ -91,10 +91,9 @@ class PullEngine:
         await instance.acquire(may_wait=settings.start_timeout_s != 0)
         parts = self._parts = self._make_parts(instance)
         try:
-            await instance.wait_for_name_server(settings.start_timeout_s, is_closed)
-            since_ms = int(time.time() * 1000)
-            instance.add_consumer(self._group, parts.assignment)
-            await parts.assignment.find_topics()
+            since_ms = await instance.begin_with_name_server(
+                settings.start_timeout_s, is_closed, partial(self._find_topics, parts)
+            )
             parts.requests.register()
             await parts.assignment.join(since_ms)
         except BaseException:
@@ -108,6 +107,10 @@ class PullEngine:
         self._tasks.append(instance.spawn(parts.assignment.keep_balanced(), f"mqfast rebalance {self._group}"))
         if settings.auto_commit_s is not None:
             self._tasks.append(instance.every(settings.auto_commit_s, self.auto_commit, f"commit {self._group}"))
+
+    async def _find_topics(self, parts: PullParts) -> None:
+        parts.instance.add_consumer(self._group, parts.assignment)
+        await parts.assignment.find_topics()
 
     def _make_parts(self, instance: ClientInstance) -> PullParts:
         settings, state = self._settings, self._state

@@ -27,7 +27,7 @@ from mqfast.client.delivery import DeliveryOwner
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.trace import Tracer
-from mqfast.errors import ConnectError, MqfastError
+from mqfast.errors import MqfastError
 
 __all__ = ["PushEngine"]
 
@@ -37,7 +37,6 @@ COMMIT_S: Final = 5.0
 _LAST_COMMIT_S: Final = 1.0
 """The part of the close timeout that is reserved for the last commit."""
 _DRAIN_STEP_S: Final = 0.005
-_AGAIN_S: Final = 0.5
 
 
 class PushEngine:
@@ -99,7 +98,9 @@ class PushEngine:
         instance.add_consumer(state.group, self.coordinator)
         await instance.acquire(may_wait=self._settings.start_timeout_s != 0)
         try:
-            since_ms = await self._find_topics()
+            since_ms = await instance.begin_with_name_server(
+                self._settings.start_timeout_s, lambda: state.is_closing, self.coordinator.find_topics
+            )
             if not state.is_closing:  # close() would not undo what is begun from here on
                 self._requests.register()
                 self.has_joined = True
@@ -109,26 +110,6 @@ class PushEngine:
             raise
         if not state.is_closing:  # by a handler or another thread, meanwhile
             self._begin_periodic_work()
-
-    async def _find_topics(self) -> int:
-        """Find the topics as soon as a name server answers. Returns: the time of that answer, ms.
-
-        Raises: as ``start``; a name server that ends in between is waited for again, until the end of start_timeout_s.
-        """
-        left_s = self._settings.start_timeout_s
-        while True:
-            begin_s = time.monotonic()
-            await self.instance.wait_for_name_server(left_s, lambda: self.state.is_closing)
-            since_ms = int(time.time() * 1000)
-            try:
-                await self.coordinator.find_topics()
-                return since_ms
-            except ConnectError:
-                if left_s is not None:
-                    left_s = max(0.0, left_s - (time.monotonic() - begin_s) - _AGAIN_S)
-                if left_s == 0:
-                    raise
-            await asyncio.sleep(_AGAIN_S)
 
     def _begin_periodic_work(self) -> None:
         self._every(REBALANCE_S, self.coordinator.rebalance, "rebalance")
