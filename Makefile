@@ -97,8 +97,12 @@ test-pure: $(TESTING)
 SIM_SEEDS ?= 20000
 SIM := cd tests/sim && PYTHONPATH=$(CURDIR) $(abspath $(BIN))/python
 sim: $(TESTING)
-	set -e; for scenario in fail_over one_broker transactions orderly members dead_letters rows; do \
+	set -e; for scenario in fail_over one_broker transactions orderly members dead_letters rows rows_fail_over popped_fail_over; do \
 		$(SIM) -m mqfast.sim scenarios:$$scenario --seeds $(SIM_SEEDS); \
+	done
+	set -e; for scenario in take_overs joins late_writes same_master absent_slave transactions_fail_over available \
+			disk_replaced; do \
+		$(SIM) -m mqfast.sim scenarios:$$scenario --seeds $(SIM_SEEDS) --kinds ""; \
 	done
 	$(SIM) -m mqfast.sim scenarios:popped --seeds $(SIM_SEEDS) --kinds kill
 	$(SIM) -m mqfast.sim scenarios:power_cuts --kinds power,kill --seeds $(SIM_SEEDS)
