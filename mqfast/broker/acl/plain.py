@@ -7,8 +7,9 @@ PlainPermissionManager, PlainAccessResource, Permission.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -139,12 +140,14 @@ class PlainAccounts:
             _compare(account, needs, code)
 
 
+@lru_cache(maxsize=1024)
 def is_for_admins(code: int) -> bool:
     """Return True if ACL 1.0, with only PUB and SUB, requires an administrator for this code."""
     return any(right_of(part.kind, part.actions) == ADMIN for part in NEEDS.get(code, ADMIN_ONLY))
 
 
-def right_of(kind: Kind, actions: Collection[Action]) -> int:
+@cache
+def right_of(kind: Kind, actions: tuple[Action, ...]) -> int:
     """Return the right of ACL 1.0 for any of these actions: PUB, SUB, either, or ADMIN.
 
     A change of offsets counts as SUB; a query about a topic or a group needs any right on the resource. Java permits
