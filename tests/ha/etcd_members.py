@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import ssl
@@ -75,7 +76,10 @@ class EtcdMember:
         self.start()
 
     def signal(self, number: int) -> None:
+        """Send a signal. After SIGSTOP every thread of the member has stopped."""
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def end(self) -> None:
         if self.process.poll() is None:

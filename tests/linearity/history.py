@@ -194,7 +194,7 @@ def record(store: MessageStore, seconds: float, seed: int, writers: int, readers
                 wanted = rng.choice(published[-50:])
                 place = (wanted.physical_offset, 1)
                 if kind == "look":
-                    note(seen, kind, wanted.queue, place, thread, store.look, wanted.physical_offset)
+                    note(seen, kind, wanted.queue, place, thread, store.get_by_offset, wanted.physical_offset)
                 else:
                     key = wanted.name.decode()
                     note(seen, kind, wanted.queue, place, thread, store.query, wanted.queue[0], key)
