@@ -1,7 +1,8 @@
 """Runs the failed tests of a whole run of pytest again, alone, and names those that pass: ``unstable.py LOG``.
 
-Ends with 0 when the run came to its end, at most LIMIT tests failed, and each passed REPEATS times in a row. A test
-that fails again, a crash or a run that was cut short ends with 1. An unstable test is a fault, which the output names.
+Ends with 0 when the run came to its end, at most LIMIT tests failed, and each passed REPEATS times in a row. Tests of a
+file whose setup failed count as one: they share their fixtures. A test that fails again, a crash or a run that was cut
+short ends with 1. An unstable test is a fault, which the output names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ LAST_FAILED: Final = ROOT / ".pytest_cache/v/cache/lastfailed"
 # pytest ends with 1 when tests failed, with more when a run was interrupted. A crashed worker may end with 1, too.
 TESTS_FAILED: Final = re.compile(r"^make.*\*\*\* \[.*\] Error 1$", re.MULTILINE)
 CRASHED: Final = re.compile(r"\bgw\d+\W+crashed|worker restarting disabled")
-SUMMARY: Final = re.compile(r"^=+ (\d+ failed, .*) =+$", re.MULTILINE)
+SUMMARY: Final = re.compile(r"^=+ (.*\d+ (?:failed|errors?)\b.*) =+$", re.MULTILINE)
+
+
+def together(tests: list[str], log: str) -> dict[str, list[str]]:
+    """Return the tests to repeat together, by name: those of a file whose setup failed, or a single test."""
+    groups: dict[str, list[str]] = {}
+    for test in tests:
+        is_of_setup = re.search(rf"^ERROR {re.escape(test)}( - .*)?$", log, re.MULTILINE) is not None
+        name = f"setup of {test.partition('::')[0]}" if is_of_setup else test
+        groups.setdefault(name, []).append(test)
+    return groups
 
 
 def main() -> int:
@@ -30,17 +41,20 @@ def main() -> int:
     if summary is None or CRASHED.search(log) or not TESTS_FAILED.search(log) or not LAST_FAILED.exists():
         return 1
     tests = sorted(test for test in json.loads(LAST_FAILED.read_text()) if test in log)  # none of an earlier run
-    if not 0 < len(tests) <= LIMIT:
+    groups = together(tests, log)
+    if not 0 < len(groups) <= LIMIT:
         return 1
-    for test in tests:
-        print(f"== failed in the whole run, now {REPEATS} times alone: {test}", flush=True)
-        for _ in range(REPEATS):
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    for name, group in groups.items():
+        print(f"== failed in the whole run, now {REPEATS} times alone: {name}", flush=True)
+        for repeat in range(REPEATS):
+            # All of a group once, since none of them has run; then its setup, with the first.
+            chosen = group if repeat == 0 else group[:1]
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
             if subprocess.run(command, cwd=ROOT).returncode != 0:
-                print(f"== failed again: {test}", flush=True)
+                print(f"== failed again: {name}", flush=True)
                 return 1
-    for test in tests:
-        print(f"== UNSTABLE, to be mended: {test}")
+    for name in groups:
+        print(f"== UNSTABLE, to be mended: {name}")
     print(f"== the whole run: {summary[1]}", flush=True)
     return 0
 
