@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from mqfast.errors import FrameError
+from mqfast.errors import FieldError, FrameError
 from mqfast.grpc import http2
 from mqfast.grpc.messages import Message, decode, encode
 from mqfast.grpc.settings import GrpcSettings
@@ -398,7 +398,7 @@ class GrpcConnection:
     def _serve(self, call: Call, data: bytes) -> None:
         try:
             message = decode(call.method.request, data)
-        except Exception as error:
+        except FieldError as error:
             call.finish(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
             return
         try:

@@ -25,6 +25,8 @@ __all__ = ["Acl", "PolicyEntry", "Policies", "Policy", "subject_of"]
 
 _USER: Final = "User:"
 _PERMITTED_MAX: Final = 10_000
+_NAME_MAX: Final = 255
+"""Characters of the longest name of a resource whose permission is kept; longer names are those of nothing."""
 
 
 class PolicyEntry(Struct, rename="camel", omit_defaults=True, frozen=True):
@@ -176,6 +178,8 @@ class Policies:
         if request in self._permitted:
             return
         self._compare(*request)
+        if len(need.name) > _NAME_MAX:
+            return
         if len(self._permitted) >= _PERMITTED_MAX:
             self._permitted.clear()
         self._permitted.add(request)

@@ -50,8 +50,9 @@ ROUTE_FAILED_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 ADDRESS_SERVER_S: Final = 120.0
 _WAIT_S: Final = (0.1, 2.0)
-_AGAIN_S: Final = 0.5
 """First and longest pause between the attempts of a start."""
+_AGAIN_S: Final = 0.5
+"""Pause after a name server has ended in the middle of a start."""
 _log = logging.getLogger("mqfast.client")
 
 

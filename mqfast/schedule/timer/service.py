@@ -110,6 +110,7 @@ class TimerService:
         self._write = now_ms // self._precision  # slots before this step are due
         self._read = self._write if recovered.read is None else recovered.read  # slots before this step were delivered
         self._queue_offset = recovered.queue_offset
+        self._unseen_end: int | None = None  # the end of the log when the offset was first outside the queue
         self._parked = recovered.parked
         self._delivered = recovered.delivered
         self._slot: DueSlot | None = None
@@ -279,14 +280,23 @@ class TimerService:
                     return False
                 self._queue_offset = message.queue_offset + 1
                 self._is_changed = True
-            log = self.store.log
-            if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and log.readable < log.written:
-                return False  # readers may not see the read messages yet, as on a new master of a fail-over
+            if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and self._waits_for_readers():
+                return False
+            self._unseen_end = None
             if result.status in (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY):
                 _log.warning("timer: offset %d of the queue is outside: %s", self._queue_offset, result.status.name)
                 self._queue_offset = result.next_offset
                 return True
             return len(result) > 0 and self._queue_offset < result.max_offset
+
+    def _waits_for_readers(self) -> bool:
+        """Return True while readers do not see the log as it was when the offset was first outside: the messages that
+        were read before may be behind, as on a new master of a fail-over.
+        """
+        log = self.store.log
+        if self._unseen_end is None:
+            self._unseen_end = log.written
+        return log.readable < min(self._unseen_end, log.written)
 
     def _enqueue_one(self, message: StoredMessage, now_ms: int) -> bool:
         """Park a message, or deliver a due message at once. Returns: False if the message must be tried again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from acl_server import Ask, answers
 from mqfast.broker.acl.acl_filter import AclFilter
 from mqfast.broker.acl.auth_processor import AuthProcessor
 from mqfast.broker.acl.policies import Acl, Policies, Policy, PolicyEntry
+from mqfast.broker.acl.required_permissions import of_topic
+from mqfast.broker.acl.terms import Action
 from mqfast.broker.acl.users import User, Users
 from mqfast.errors import CallRefused, CorruptFile
 
@@ -259,6 +262,16 @@ def test_a_change_of_rules_counts_for_the_next_request(auth: Setup) -> None:
         assert auth.ask(send("t"), send("t")) == [PASSED, PASSED]
         change()
         assert auth.ask(send("t"))[0][0] == 16
+
+
+def test_long_names_of_permitted_requests_are_not_kept(auth: Setup) -> None:
+    auth.policies.put("User:alice", acl("Topic:*", "Pub"))
+    tracemalloc.start()
+    for number in range(100):
+        auth.policies.authorize("alice", of_topic(f"{number}" + "x" * 50_000, Action.PUB), "127.0.0.1")
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes < 1_000_000
 
 
 def test_the_rules_of_a_deleted_user_are_deleted(auth: Setup) -> None:

@@ -6,6 +6,7 @@ Room: tests/schedule. The clock is the test's.
 from __future__ import annotations
 
 import logging
+import shutil
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -165,6 +166,33 @@ def test_a_message_that_readers_do_not_see_yet_waits(timed: Timed) -> None:
     assert timed.bodies() == []  # a delete of the slot is not known yet
     timed.run_until(START_MS + 10_000)
     assert timed.bodies() == [b"before", b"behind"]
+
+
+def test_an_offset_outside_does_not_wait_for_ever_for_readers_that_lag(tmp_path: Path) -> None:
+    """Open with the timer files of a store with more messages; readers stay behind the end of the log."""
+    other, timed = Timed(tmp_path / "other"), Timed(tmp_path / "store")
+    for body in numbered(0, 9):
+        other.send(body, TIMER_DELAY_SEC=50)
+    other.run_until(START_MS)
+    other.close()
+    timed.send(b"first", TIMER_DELAY_SEC=2)
+    timed.close()
+    for name in ("timerlog", "timerwheel", "config/timercheck"):
+        place = timed.path / name
+        if place.is_dir():
+            shutil.rmtree(place)
+        (shutil.copytree if (other.path / name).is_dir() else shutil.copy)(other.path / name, place)
+    timed.open()
+    raw = timed.store.engine.raw
+    raw.bound_readers(timed.store.max_physical_offset)
+    for number in range(3):
+        raw.confirm(timed.store.log.written)
+        timed.send(b"%d" % number, TIMER_DELAY_SEC=20)
+        timed.step(START_MS + 1000 * number)
+    raw.unbound_readers()
+    timed.run_until(START_MS + 30_000)
+    assert b"2" in timed.bodies()  # sent after the offset was put right
+    timed.close()
 
 
 def test_stopped_ways_go_on_where_they_stood(timed: Timed) -> None:
