@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mqfast import demo
-from mqfast.demo_network import network
+from mqfast.demo_network import JAVA_CLIENT, network
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -110,3 +110,11 @@ def test_the_demo_is_smaller_or_refused_with_little_disk_space(
 class _Usage:
     def __init__(self, free: int) -> None:
         self.free = free
+
+
+def test_the_java_client_of_the_demo_needs_the_standard_library_alone(tmp_path: Path) -> None:
+    """An environment of ``make demo`` has nothing that only tests need; without Java the program says so."""
+    command = [sys.executable, "-S", "-E", str(JAVA_CLIENT), "127.0.0.1:1", "T", "G", "1"]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "it needs java, javac and mvn" in done.stdout

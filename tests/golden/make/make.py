@@ -13,10 +13,8 @@ import hashlib
 import json
 import lzma
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,8 +22,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent
@@ -195,6 +191,8 @@ class Machine:
 
 def listening_ports(pid: int) -> set[int]:
     """The ports at which a process listens; none where the process has ended."""
+    import psutil  # of the tests; java_client.py runs without it
+
     with contextlib.suppress(psutil.Error):
         connections = psutil.Process(pid).net_connections("tcp")
         return {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
