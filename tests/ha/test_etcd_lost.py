@@ -64,7 +64,7 @@ def test_without_a_record_the_newest_copy_leads_once_a_majority_is_there(tmp_pat
             await until(two.right.is_valid)
             assert await both.send(2, b"after") == ResponseCode.SUCCESS
             await until(lambda: in_sync(two) == {1, 2})
-            assert both.bodies(1) == both.bodies(2) == [*sent, b"after"]
+            await until(lambda: both.bodies(1) == both.bodies(2) == [*sent, b"after"])
             assert (await told(both, one))["error"] is None
             assert two.broker.parts.replicas.epochs.last > 2
 
@@ -175,7 +175,7 @@ def test_bootstrap_chooses_a_leader_without_the_only_in_sync_broker(
             assert await both.send(1, b"y") == ResponseCode.SUCCESS
             await both.start(2)
             await until(lambda: in_sync(one) == {1, 2})
-            assert both.bodies(1) == both.bodies(2) == [*sent[:2], b"y"]
+            await until(lambda: both.bodies(1) == both.bodies(2) == [*sent[:2], b"y"])
 
     asyncio.run(flow())
 

@@ -57,7 +57,7 @@ def test_a_slave_takes_over_once_the_old_master_refuses_and_the_old_master_follo
             await until(lambda: one.broker.config.is_slave and in_sync(two) == {1, 2})
             for body in (b"again", b"and again"):
                 assert await both.send(2, body) == ResponseCode.SUCCESS
-            await until(lambda: len(both.bodies(1)) == 53)
+            await until(lambda: len(both.bodies(1)) == len(both.bodies(2)) == 53)
             assert both.bodies(1) == both.bodies(2) == [*sent, b"after", b"again", b"and again"]
             assert [entry.epoch for entry in two.broker.parts.replicas.epochs.file.entries] == [1, 2]
             began = time.monotonic()

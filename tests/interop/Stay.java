@@ -9,7 +9,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
 /** Arguments: name servers, topic, group, file. A producer and a consumer that stay until the file is there; "ready" is
- * printed once the consumer has told how far it is. */
+ * printed once the consumer has its first message; it commits its offsets every second. */
 public class Stay {
     public static void main(String[] arguments) throws Exception {
         // A client's threads would keep the process alive behind a main that failed.
@@ -33,6 +33,7 @@ public class Stay {
         consumer.setMqClientApiTimeout(20000);
         consumer.setInstanceName("stay");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPersistConsumerOffsetInterval(1000);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             received.countDown();
@@ -40,7 +41,6 @@ public class Stay {
         });
         consumer.start();
         received.await();
-        Thread.sleep(6000); // offsets are told every 5 s
         System.out.println("ready " + consumer.buildMQClientId());
         while (!new File(arguments[3]).exists()) {
             Thread.sleep(100);

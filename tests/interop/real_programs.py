@@ -23,8 +23,28 @@ sys.path[:0] = [str(HERE.parent / "golden" / "make"), str(HERE.parent / "compat"
 from java_oracle import NEWEST, JavaOracle  # noqa: E402
 from make import STEP_S, Machine, compile_java, free_port, wait_for  # noqa: E402
 
+from mqfast.client.admin.admin_client import AdminClient  # noqa: E402
+from mqfast.errors import MqfastError  # noqa: E402
+
 _there, _why = JavaOracle.available()
 NEEDS_JAVA = [pytest.mark.interop, pytest.mark.skipif(not _there, reason=_why or "Java is there")]
+
+
+def wait_for_offsets(namesrv: str, topic: str, group: str) -> None:
+    """Wait until the broker has the offset of the group in each queue of the topic and of its retry topic."""
+
+    def are_committed() -> bool:
+        try:
+            ends = {queue: stats.max_offset for queue, stats in admin.topic_stats(topic).items()}
+            return (
+                admin.committed(group, topic) == ends
+                and min(admin.committed(group, f"%RETRY%{group}").values(), default=-1) >= 0
+            )
+        except MqfastError:  # the retry topic is not there yet
+            return False
+
+    with AdminClient(namesrv) as admin:
+        wait_for(are_committed, f"offsets of group {group}")
 
 
 class OurNamesrv:

@@ -28,6 +28,7 @@ from real_programs import (
     free_port,
     older_clients,
     wait_for,
+    wait_for_offsets,
 )
 
 from mqfast.remoting.client import RemotingClient
@@ -91,10 +92,12 @@ class Side:
                 found = re.match(r"ready (\S+)$", line)
                 if found:
                     self.client_id = found[1]
-                    return
+                    break
+            else:
+                raise AssertionError("the clients did not get their message")
         finally:
             late.cancel()
-        raise AssertionError("the clients did not get their message")
+        wait_for_offsets(self.namesrv, "T", "G")
 
     def end_clients(self) -> None:
         """They leave in order."""

@@ -18,7 +18,17 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from our_cluster import OurCluster
-from real_programs import HERE, NEEDS_JAVA, NEWEST, STEP_S, Machine, compile_java, free_port, wait_for
+from real_programs import (
+    HERE,
+    NEEDS_JAVA,
+    NEWEST,
+    STEP_S,
+    Machine,
+    compile_java,
+    free_port,
+    wait_for,
+    wait_for_offsets,
+)
 from sampling import WHOLE
 
 from mqfast.cli.admin.old_names import ABSENT, OLD
@@ -71,8 +81,10 @@ class Both:
         for line in self.clients.stdout:
             if ready := re.match(r"ready (\S+)$", line):
                 self.client_id = ready[1]
-                return
-        raise AssertionError("the clients did not get their message")
+                break
+        else:
+            raise AssertionError("the clients did not get their message")
+        wait_for_offsets(self.namesrv, "T", "G")
 
 
 @pytest.fixture(scope="module", params=["java", "ours"])
