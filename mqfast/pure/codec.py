@@ -492,6 +492,11 @@ def repeated_name(command: RemotingCommand) -> str | None:
     return None
 
 
+def signed_parts(command: RemotingCommand) -> tuple[str | None, str | None, bytes] | None:
+    """Return None: every header is left to readers of ``ext_fields``."""
+    return None
+
+
 class FrameDecoder:
     """Decodes a stream of bytes, in pieces of any size, into commands.
 

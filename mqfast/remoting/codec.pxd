@@ -19,6 +19,8 @@ cdef class RemotingCommand:
     cdef bytes _header
     cdef Py_ssize_t _from
     cdef Py_ssize_t _to
+    cdef tuple _signed  # what signed_parts has read from _header
+    cdef object _send_header  # what headers.pyx has read from _header
 
 
 cdef struct Text:

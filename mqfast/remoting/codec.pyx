@@ -652,7 +652,50 @@ cdef dict _all_pairs(RemotingCommand command):
     return fields
 
 
-cpdef object repeated_name(RemotingCommand command):
+cdef enum:
+    SORTED_MAX = 32
+
+
+cdef int sorted_pairs(RemotingCommand command, Span *keys, Span *values) except -2:
+    """Find the fields of a received header in the order of their names.
+
+    Returns: their number; -1 if the general way must read the header: more fields than there is space for, a repeated
+    name, or a name that is escaped or not ASCII.
+    """
+    cdef Text t = fields_of(command)
+    cdef Span key
+    cdef Span value
+    cdef int count = 0, at, order
+    while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
+        if count == SORTED_MAX or key.escaped or not is_ascii(&key):
+            return -1
+        at = count
+        while at:
+            order = memcmp(keys[at - 1].at, key.at, min(keys[at - 1].size, key.size))
+            if order == 0:
+                if keys[at - 1].size == key.size:
+                    return -1
+                order = 1 if keys[at - 1].size > key.size else -1
+            if order < 0:
+                break
+            keys[at] = keys[at - 1]
+            values[at] = values[at - 1]
+            at -= 1
+        keys[at] = key
+        values[at] = value
+        count += 1
+    return count
+
+
+cdef inline bint is_ascii(const Span *span) noexcept nogil:
+    cdef uint8_t bits = 0
+    cdef Py_ssize_t i
+    for i in range(span.size):
+        bits |= span.at[i]
+    return bits < 0x80
+
+
+def repeated_name(RemotingCommand command not None):
     """Return the name of a repeated field of a received header: readers may differ in the choice of the value.
 
     Returns: None where each name occurs once, and for a command that was created here.
@@ -661,9 +704,7 @@ cpdef object repeated_name(RemotingCommand command):
     cdef Span value
     cdef set seen = set()
     cdef Text t
-    if command is None:
-        raise TypeError("expected a command, found None")
-    if command._header is None or not command._has_fields:
+    if command._header is None or not command._has_fields or signed_parts(command) is not None:
         return None
     t = fields_of(command)
     while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
@@ -672,6 +713,54 @@ cpdef object repeated_name(RemotingCommand command):
             return name
         seen.add(name)
     return None
+
+
+cpdef tuple signed_parts(RemotingCommand command):
+    """Return access key, signature and signed values of a received header, read once and without a dict.
+
+    The values are those of all fields but the signature, in the order of the names, joined.
+
+    Returns: None for a command that was created here, and for a header that is left to readers of ``ext_fields``: see
+    ``sorted_pairs``; a value that is not ASCII; a field that clients sign or not.
+    """
+    cdef Span keys[SORTED_MAX]
+    cdef Span values[SORTED_MAX]
+    cdef int count, i
+    cdef Py_ssize_t size = 0
+    cdef bytes joined
+    cdef str access_key = None
+    cdef str signature = None
+    cdef uint8_t *to
+    if command is None:
+        raise TypeError("expected a command, found None")
+    if command._fields is not None or command._signed is not None:
+        return command._signed
+    count = sorted_pairs(command, keys, values)
+    for i in range(count):
+        if values[i].at == NULL:
+            values[i].size = 0
+            continue
+        if not is_ascii(&values[i]) or is_name(&keys[i], b"_UNIQUE_KEY_QUERY", 17):
+            return None
+        if is_name(&keys[i], b"Signature", 9):
+            signature = text_of(&values[i])
+            values[i].size = 0
+        elif is_name(&keys[i], b"AccessKey", 9):
+            access_key = text_of(&values[i])
+        size += values[i].size
+    if count < 0:
+        return None
+    joined = PyBytes_FromStringAndSize(NULL, size)
+    to = <uint8_t *> PyBytes_AS_STRING(joined)
+    size = 0
+    for i in range(count):
+        if values[i].size and values[i].escaped:
+            size += unescape(values[i].at, values[i].size, to + size)
+        elif values[i].size:
+            memcpy(to + size, values[i].at, values[i].size)
+            size += values[i].size
+    command._signed = access_key, signature, joined[:size]
+    return command._signed
 
 
 cdef class FrameDecoder:

@@ -12,6 +12,7 @@ from mqfast.remoting.codec import (
     RemotingCommand,
     encode,
     repeated_name,
+    signed_parts,
 )
 from mqfast.remoting.headers import (
     OffsetHeader,
@@ -45,6 +46,7 @@ __all__ = [
     "repeated_name",
     "send_answer",
     "send_header",
+    "signed_parts",
 ]
 
 RESPONSE = 1

@@ -184,8 +184,12 @@ cpdef SendHeader send_header(RemotingCommand command):
     cdef SendHeader h = SendHeader.__new__(SendHeader)
     cdef Fields f
     cdef Span *properties
+    cdef RemotingCommand received
     if command is None:
         raise TypeError("expected a command, found None")
+    if command._send_header is not None:
+        return command._send_header
+    received = command if command._header is not None else None
     command = read_fields(command, _SEND, command.code in (310, 320, 325), &f)
     h.producer_group = next_text(&f)
     h.topic = next_text(&f)
@@ -202,6 +206,8 @@ cpdef SendHeader send_header(RemotingCommand command):
     h.max_reconsume_times = next_int_or_none(&f, _SEND)
     h.batch = next_bool(&f)
     h.broker_name = next_text(&f)
+    if received is not None:  # access control and handler read the same header
+        received._send_header = h
     return h
 
 

@@ -27,6 +27,7 @@ from mqfast.remoting.command import (
     send_header,
 )
 from mqfast.remoting.connection import Connection
+from mqfast.remoting.signature import is_signed_with, signer_of
 from mqfast.remoting.unique_ids import UniqueIds
 from mqfast.store.record.record import decode_record, java_hash, load_message
 
@@ -90,6 +91,7 @@ def of_headers(command: RemotingCommand) -> list[str]:
     return [
         outcome(lambda: command.__reduce__()[1]),
         outcome(lambda: repeated_name(command)),
+        outcome(lambda: (signer_of(command), is_signed_with(command, "secret"))),
         outcome(
             lambda: fields_of(
                 send_header(command),

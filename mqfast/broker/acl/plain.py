@@ -21,7 +21,7 @@ from mqfast.broker.metadata.topic_manager import TRACE_TOPIC
 from mqfast.errors import CallRefused, ConfigError, FieldError
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.signature import ACCESS_KEY, is_signed_with
+from mqfast.remoting.signature import is_signed_with, signer_of
 
 __all__ = ["Account", "PlainAccounts", "account_of", "is_for_admins", "refuse", "right_of"]
 
@@ -109,7 +109,7 @@ class PlainAccounts:
         """
         if any(is_white(address) for is_white in self._white):
             return
-        key = request.ext_fields.get(ACCESS_KEY)
+        key = signer_of(request)
         if key is None:
             refuse("No accessKey is configured")
         account = self._accounts.get(key)

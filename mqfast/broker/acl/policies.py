@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from mqfast.broker.acl.addresses import is_in_network, is_network
-from mqfast.broker.acl.required_permissions import Need
+from mqfast.broker.acl.required_permissions import NAME_MAX, Need
 from mqfast.broker.acl.terms import Action, Decision, Kind, PolicyType, word
 from mqfast.broker.acl.users import denied
 from mqfast.errors import CallRefused, CorruptFile, FieldError
@@ -25,8 +25,6 @@ __all__ = ["Acl", "PolicyEntry", "Policies", "Policy", "subject_of"]
 
 _USER: Final = "User:"
 _PERMITTED_MAX: Final = 10_000
-_NAME_MAX: Final = 255
-"""Characters of the longest name of a resource whose permission is kept; longer names are those of nothing."""
 
 
 class PolicyEntry(Struct, rename="camel", omit_defaults=True, frozen=True):
@@ -178,7 +176,7 @@ class Policies:
         if request in self._permitted:
             return
         self._compare(*request)
-        if len(need.name) > _NAME_MAX:
+        if len(need.name) > NAME_MAX:
             return
         if len(self._permitted) >= _PERMITTED_MAX:
             self._permitted.clear()

@@ -9,6 +9,7 @@ annotations of the request headers of 5.5.0, PlainAccessResource of 5.2.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -23,7 +24,8 @@ from mqfast.remoting.heartbeat import decode_heartbeat
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
 __all__ = [
-    "ADMIN_ONLY", "ANY", "NEEDS", "Need", "RequestNeed", "needs_of", "of_group", "of_message", "of_popped", "of_topic",
+    "ADMIN_ONLY", "ANY", "NAME_MAX", "NEEDS", "Need", "RequestNeed", "needs_of", "of_group", "of_message", "of_popped",
+    "of_topic",
 ]  # fmt: skip
 
 CREATE, DELETE, GET, PUB, SUB, UPDATE = (
@@ -31,6 +33,8 @@ CREATE, DELETE, GET, PUB, SUB, UPDATE = (
 )  # fmt: skip
 ANY: Final = (PUB, SUB, GET)
 """Any of these on a topic or a group permits to see that the resource exists."""
+NAME_MAX: Final = 255
+"""Characters of the longest name of a resource whose needs are kept; longer names are those of nothing."""
 REPLY_TOPIC: Final = "{}_REPLY_TOPIC"
 _LIGHTS: Final = names.INNER_MULTI_DISPATCH.encode()
 
@@ -85,7 +89,10 @@ def needs_of(request: RemotingCommand, cluster: str) -> list[Need]:
 
     Args: cluster: the broker's. Raises: FieldError for an invalid body.
     """
-    return [need for part in NEEDS.get(request.code, ADMIN_ONLY) for need in part.find(request, cluster)]
+    needs: list[Need] = []
+    for part in NEEDS.get(request.code, ADMIN_ONLY):
+        needs += part.find(request, cluster)
+    return needs
 
 
 class RequestNeed(NamedTuple):
@@ -260,10 +267,16 @@ def _acks(request: RemotingCommand) -> Iterator[Need]:
         yield from of_popped(topic, group)
 
 
+@lru_cache(maxsize=4096)
+def _published(topic: str) -> Need:
+    return of_topic(topic, PUB)
+
+
 def _send(request: RemotingCommand, _: str) -> list[Need]:
     """Return needs by the handler's parser, as in ``_pull``: a repeated field means the same topic for both."""
     header = send_header(request)
-    needs = [of_topic(header.topic, PUB)]
+    topic = header.topic
+    needs = [_published(topic) if len(topic) <= NAME_MAX else of_topic(topic, PUB)]
     if _LIGHTS in header.properties:
         needs += [of_topic(name, PUB) for name in names.light_queues(header.properties)]
     return needs

@@ -14,6 +14,8 @@ __all__ = ["Action", "Decision", "Kind", "PolicyType", "UserStatus", "UserType",
 class Action(StrEnum):
     """An action on a resource; ``ALL`` in a rule means every action."""
 
+    __hash__ = str.__hash__  # that of an enumeration is a function in Python
+
     UNKNOWN = "Unknown"
     ALL = "All"
     ANY = "Any"
@@ -28,6 +30,8 @@ class Action(StrEnum):
 
 class Kind(StrEnum):
     """The kind of a resource."""
+
+    __hash__ = str.__hash__
 
     UNKNOWN = "Unknown"
     ANY = "Any"

@@ -17,7 +17,7 @@ from mqfast.errors import CallRefused, CorruptFile, FieldError
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.signature import ACCESS_KEY, is_signed_with
+from mqfast.remoting.signature import is_signed_with, signer_of
 from mqfast.util.atomic_file import replace_file
 
 __all__ = ["User", "Users", "denied"]
@@ -82,10 +82,10 @@ class Users:
         """Return the user that signed an authenticated request."""
         if request.code in self._whitelist:
             return self.authenticate(request)
-        return str(request.ext_fields.get(ACCESS_KEY) or "")
+        return str(signer_of(request) or "")
 
     def _signed_by(self, request: RemotingCommand) -> str:
-        name = request.ext_fields.get(ACCESS_KEY)
+        name = signer_of(request)
         if not name:
             raise denied("username cannot be null.")
         user = self._users.get(name)
