@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from mqfast.client.net.guard import Guard
 from mqfast.client.values import MessageQueue
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import READ, WRITE, QueueData, build_tables, decode_body
@@ -114,10 +115,11 @@ class RouteTable:
     Attributes:
         on_change: called with (topic, route) after a route changed, by the thread of the response.
         version: another object after each change.
-    Thread: any; a route is replaced as a whole.
+    Thread: any; a route is replaced as a whole. Two changes at once would lose a route, so a lock is held for a change.
     """
 
     def __init__(self) -> None:
+        self._changing = Guard()
         self._routes: dict[str, TopicRoute] = {}
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}
         self._addresses: dict[str, BrokerPlace] = {}
@@ -140,27 +142,30 @@ class RouteTable:
 
     def update(self, topic: str, route: TopicRoute) -> bool:
         """Replace a topic's route. Returns: whether the route changed."""
-        if self._routes.get(topic) == route:
-            return False
-        self._routes = {**self._routes, topic: route}
-        self._publish = {**self._publish, topic: route.publish_queues()}
-        self._collect()
+        queues = route.publish_queues()
+        with self._changing:
+            if self._routes.get(topic) == route:
+                return False
+            self._publish = {**self._publish, topic: queues}
+            self._install({**self._routes, topic: route})
         for notify in tuple(self.on_change):
             notify(topic, route)
         return True
 
     def forget(self, topic: str) -> None:
         """Remove a topic: deleted, or without a user."""
-        self._routes = {name: route for name, route in self._routes.items() if name != topic}
-        self._publish.pop(topic, None)
-        self._collect()
+        with self._changing:
+            self._publish = {name: queues for name, queues in self._publish.items() if name != topic}
+            self._install({name: route for name, route in self._routes.items() if name != topic})
 
-    def _collect(self) -> None:
+    def _install(self, routes: dict[str, TopicRoute]) -> None:
         places: dict[str, BrokerPlace] = {}
-        for route in self._routes.values():
+        for route in routes.values():
             places.update(route.brokers)
         self._addresses = places
         self.version = object()
+        # Last: ``update`` compares with these routes. A change that Ctrl-C has interrupted is made by the next answer.
+        self._routes = routes
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues that a producer may choose from; empty without a route."""
