@@ -117,6 +117,7 @@ class _Shared:
         self._address = address
         self._connection: BlockingConnection | None = None
         self._connecting = threading.Lock()
+        self._closed = False
 
     def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
         """Send a request. Raises: ConnectError, ConnectionLost, CallTimeout."""
@@ -129,6 +130,9 @@ class _Shared:
             except Gone as gone:  # nothing was written: a new connection is tried, each attempt has the same deadline
                 if time.monotonic() >= deadline:
                     raise ConnectError(f"{self._address}: {gone}") from None
+            finally:
+                if self._closed:  # before this request connected
+                    connection.drain("the client is closed")
 
     def _connected(self, deadline: float) -> BlockingConnection:
         if not self._connecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -147,7 +151,8 @@ class _Shared:
             connection.drain()
 
     def close(self, why: str) -> None:
-        """Close the connection."""
+        """Close the connection; a later connection is closed by its callers."""
+        self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close(why)
@@ -183,6 +188,7 @@ class BlockingConnectionPool:
         self._reached_at = reached_at
         self._explain = explain
         self._places: dict[str, _Shared | _Single] = {}
+        self._closed = False
         fork.watch(self)
 
     def run(self, steps: RequestSteps[T]) -> T:
@@ -261,7 +267,10 @@ class BlockingConnectionPool:
     def _place(self, address: str) -> _Shared | _Single:
         connect = self._connection(address)
         place = _Shared(connect, address) if self._context is None else _Single(connect, address)
-        return self._places.setdefault(address, place)
+        place = self._places.setdefault(address, place)
+        if self._closed:
+            place.close("the client is closed")
+        return place
 
     def _connection(self, address: str) -> Callable[[float], Socket]:
         """Return a function that connects to an address by a deadline. Raises: ConnectError for an invalid address."""
@@ -282,7 +291,8 @@ class BlockingConnectionPool:
         return connect
 
     def close(self) -> None:
-        """Close every socket; waiting callers get ConnectionLost."""
+        """Close every socket; waiting callers get ConnectionLost. A request that begins later closes its own socket."""
+        self._closed = True
         places, self._places = self._places, {}
         for place in places.values():
             place.close("the client is closed")
