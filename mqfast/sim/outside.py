@@ -63,15 +63,19 @@ def _monotonic_ns(process: Process) -> int:
     return int(_monotonic_s(process) * 1e9)
 
 
-_real_sleep: Final = time.sleep
+def _sleep_of(real: Callable[[float], None]) -> Callable[[float], None]:
+    """Return the function for ``time.sleep``. In a variable of this module the real function would be replaced too."""
+
+    def sleep(seconds: float) -> None:
+        if PROCESS.get() is None:
+            real(seconds)
+        else:
+            _Run.loop.threads.sleep(seconds)
+
+    return sleep
+
+
 _real_urandom: Final = os.urandom
-
-
-def _sleep(seconds: float) -> None:
-    if PROCESS.get() is None:
-        _real_sleep(seconds)
-    else:
-        _Run.loop.threads.sleep(seconds)
 
 
 def _urandom(size: int) -> bytes:
@@ -93,7 +97,7 @@ _CLOCKS: Final = {
     "perf_counter": _of(time.perf_counter, _monotonic_s),
     "perf_counter_ns": _of(time.perf_counter_ns, _monotonic_ns),
     "clock_gettime": _of(time.clock_gettime, _monotonic_s),
-    "sleep": _sleep,
+    "sleep": _sleep_of(time.sleep),
 }
 _REAL: Final = {id(getattr(time, name)): name for name in _CLOCKS}
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,28 @@ def test_a_scenario_that_waits_for_nothing_ends() -> None:
     failure = run_seed(waits, 1).failure
     assert failure is not None
     assert failure.invariant == "the scenario ends"
+
+
+def test_other_threads_of_the_process_sleep_and_read_real_clocks() -> None:
+    """During a run ``time.sleep`` of a thread of the host called itself until the stack was full."""
+    seen: list[float] = []
+
+    def of_the_host() -> None:
+        began = time.monotonic()
+        time.sleep(0.01)
+        seen.extend((time.monotonic() - began, time.time(), float(len(os.urandom(4))), random.Random().random()))
+
+    async def scenario(c: Cluster) -> None:
+        thread = threading.Thread(target=of_the_host)
+        thread.start()
+        thread.join()
+
+    real_s = time.time()
+    assert run_seed(scenario, 1, kinds=()).failure is None
+    slept_s, now_s, size, _ = seen
+    assert slept_s >= 0.01
+    assert real_s <= now_s <= time.time()
+    assert size == 4
 
 
 def test_callbacks_that_run_without_end_are_a_failure() -> None:
