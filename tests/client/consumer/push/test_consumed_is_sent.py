@@ -44,7 +44,7 @@ def test_while_members_join_and_leave_nothing_is_lost(tmp_path: Path) -> None:
         fill(hand, "moving", 4)
         sent += [b"%06d" % i for i in range(4)]
         members: list[PushConsumer] = []
-        changes, stop = 0, threading.Event()
+        stop = threading.Event()
 
         def produce() -> None:
             with Producer("moving-makers", cluster.namesrv) as producer:
@@ -57,15 +57,13 @@ def test_while_members_join_and_leave_nothing_is_lost(tmp_path: Path) -> None:
         maker = threading.Thread(target=produce)
         maker.start()
         try:
-            end = time.monotonic() + 6
-            while time.monotonic() < end:
+            for _ in range(24):
                 if len(members) < 1 or (len(members) < 4 and source.random() < 0.5):
                     member = PushConsumer("moving-group", cluster.namesrv, from_where="first", threads=3)
                     member.subscribe("moving", seen)
                     members.append(member.start())
                 else:
                     members.pop(source.randrange(len(members))).close()
-                changes += 1
                 time.sleep(source.random() * 0.4)
         finally:
             stop.set()
@@ -78,7 +76,6 @@ def test_while_members_join_and_leave_nothing_is_lost(tmp_path: Path) -> None:
         for member in members:
             member.close()
     assert set(seen.bodies) == set(sent)
-    assert changes > 8
     twice = sum(count - 1 for count in seen.counts.values())
     assert twice < len(sent) * 0.25
 
