@@ -203,7 +203,8 @@ class Processors:
     def _take_turn(self, waiting: _Waiting, lane: ConcurrencyLimit) -> None:
         waited_ms = int((self._clock() - waiting.entered_s) * 1000)
         channel, request = waiting.channel, waiting.request
-        if channel.is_closed:
+        if channel.is_closed:  # a client of gRPC has ended, and its call waits
+            channel.answer(request, request.response(ResponseCode.SYSTEM_BUSY, remark="the client has ended"))
             return
         if lane.queue_timeout_ms is not None and waited_ms > lane.queue_timeout_ms:
             remark = (

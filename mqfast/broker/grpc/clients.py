@@ -72,6 +72,7 @@ class GrpcClient(Channel):
         self._processors = processors
         self._answers: dict[int, RemotingCommand | asyncio.Future[RemotingCommand] | None] = {}
         self._nonces: dict[str, asyncio.Future[TelemetryCommand]] = {}
+        self._held: set[asyncio.Future[RemotingCommand]] = set()
         self._opaque = 0
         self.secret: str | None = None
         self.client_id: Final = client_id
@@ -142,6 +143,19 @@ class GrpcClient(Channel):
         """Serve a request by the handlers of remoting, and await the response."""
         answer = self.dispatch(code, fields, body)
         return answer if isinstance(answer, RemotingCommand) else await answer
+
+    async def request_held(self, code: int, fields: dict[str, Any]) -> RemotingCommand:
+        """Serve a request that a handler may hold, and drops when the client ends. Raises: ConnectionLost then."""
+        if self.is_closed:
+            raise self._lost()
+        answer = self.dispatch(code, fields)
+        if isinstance(answer, RemotingCommand):
+            return answer
+        self._held.add(answer)
+        try:
+            return await answer
+        finally:
+            self._held.discard(answer)
 
     def admit(self, *needs: Need) -> None:
         """Check that the account of this client may do all of this. Raises: CallRefused."""
@@ -253,10 +267,13 @@ class GrpcClient(Channel):
         self.is_closed = True
         if self.telemetry is not None:
             self.telemetry.finish()
-        for future in [*self._nonces.values(), *self._answers.values()]:
-            if isinstance(future, asyncio.Future) and not future.done():
-                future.set_exception(ConnectionLost(f"client {self.client_id} has ended"))
+        for future in (*self._nonces.values(), *self._held):  # other requests are answered
+            if not future.done():
+                future.set_exception(self._lost())
         self.on_close(self)
+
+    def _lost(self) -> ConnectionLost:
+        return ConnectionLost(f"client {self.client_id} has ended")
 
     def abort(self) -> None:
         """End the client."""

@@ -13,6 +13,7 @@ from mqfast.broker.grpc.codes import OK, Code, Refused, status_of
 from mqfast.broker.grpc.outgoing import message_of_record
 from mqfast.broker.grpc.polling import check_reads, wait_ms
 from mqfast.broker.grpc.telemetry import checked_group, checked_topic, expression_of
+from mqfast.errors import ConnectionLost
 from mqfast.grpc.connection import Call
 from mqfast.grpc.messages import (
     GetOffsetRequest,
@@ -67,7 +68,11 @@ class Offsets:
             "subVersion": "0",
             "expressionType": kind,
         }
-        answer = await client.request(RequestCode.PULL_MESSAGE, fields)
+        try:
+            answer = await client.request_held(RequestCode.PULL_MESSAGE, fields)
+        except ConnectionLost:  # the client has ended itself: as ReceiveMessage
+            call.send(PullMessageResponse(_NONE))
+            return
         check_reads(call)  # other calls may have been answered during the wait
         resource = None if request.message_queue is None else request.message_queue.topic
         following = answer.ext_fields.get("nextBeginOffset")

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["PopReader", "PopTurn"]
 
 _log = logging.getLogger("mqfast.broker")
+_OFFSET_MAX: Final = 1 << 56
+"""Beyond the end of any queue; a client may have committed a larger offset."""
 _MESSAGE_TYPE, _PRIORITY = "message.type", "PRIORITY"
 _MOVED: Final = (
     GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_FOUND_NULL,
@@ -320,6 +322,7 @@ class PopReader:
         """Return the records of a queue; None if the topic was deleted meanwhile."""
         context, (topic, _, queue_id) = self._context, queue
         limits = self._limits.get(wanted, count)
+        offset = min(offset, _OFFSET_MAX)
 
         def read() -> GetMessageResult:
             return context.engine.get_records(topic, queue_id, offset, count, filter=wanted, limits=limits)

@@ -46,6 +46,22 @@ def test_a_reset_while_messages_are_in_flight(tmp_path: Path) -> None:
     run(flow())
 
 
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_an_offset_beyond_the_range_of_a_queue_is_corrected(tmp_path: Path, order: str) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"before")
+            (first,) = messages(await pop(one, consumerGroup="h", order=order))
+            assert (await ack(one, first.handle, consumerGroup="h")).code == 0
+            committed = {"consumerGroup": "h", "topic": "T", "queueId": 0, "commitOffset": 2**63 - 1}
+            assert (await one.call(RequestCode.UPDATE_CONSUMER_OFFSET, **committed)).code == 0
+            assert (await pop(one, consumerGroup="h", order=order)).code == Code.POLLING_TIMEOUT
+            await one.send("T", b"after")
+            assert [got.body for got in messages(await pop(one, consumerGroup="h", order=order))] == [b"after"]
+
+    run(flow())
+
+
 def test_retries_in_the_topic_of_either_name_are_read(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, enableRetryTopicV2=True) as one:
