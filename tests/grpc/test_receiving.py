@@ -160,6 +160,28 @@ def test_a_changed_time_gives_a_new_handle_and_another_delivery(broker: Broker, 
         assert ack(client, topic, "readers", handle_of(second)) == [Code.OK]
 
 
+def test_a_refused_change_has_the_handle_of_the_request(broker: Broker, topic: str) -> None:
+    """Java's SDK takes the handle before the status, and later acks by this handle."""
+    with consumer(broker, topic, "readers") as client:
+        receive(client, topic, "readers")
+        broker.send(topic, b"kept")
+        handle = handle_of(receive(client, topic, "readers", long_polling_timeout=5_000)[1][0])
+
+        def change(invisible_ms: int) -> m.ChangeInvisibleDurationResponse:
+            request = m.ChangeInvisibleDurationRequest(
+                m.Resource("", "readers"), m.Resource("", topic), handle, invisible_ms
+            )
+            return client.call("ChangeInvisibleDuration", request, m.ChangeInvisibleDurationResponse)
+
+        refused = change(13 * 3_600_000)
+        assert refused.status is not None
+        assert (refused.status.code, refused.receipt_handle) == (Code.ILLEGAL_INVISIBLE_TIME, handle)
+        assert ack(client, topic, "readers", refused.receipt_handle) == [Code.OK]
+        refused = change(20_000)
+        assert refused.status is not None
+        assert (refused.status.code, refused.receipt_handle) == (Code.INVALID_RECEIPT_HANDLE, handle)
+
+
 def test_a_message_that_is_given_up_is_a_dead_letter(broker: Broker, topic: str) -> None:
     with consumer(broker, topic, "readers") as client:
         receive(client, topic, "readers")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from mqfast import properties as names
 from mqfast.broker.acl.required_permissions import of_popped
 from mqfast.broker.grpc.clients import GrpcClient
-from mqfast.broker.grpc.codes import OK, Code, Refused, overall, status_of
+from mqfast.broker.grpc.codes import OK, Code, Refused, failure_of, overall, status_of
 from mqfast.broker.grpc.outgoing import message_of_record
 from mqfast.broker.grpc.polling import check_reads, wait_ms
 from mqfast.broker.grpc.renewal import Held, Renewals
@@ -230,7 +230,21 @@ class Receiving:
     async def change(
         self, call: Call, client: GrpcClient, request: ChangeInvisibleDurationRequest
     ) -> ChangeInvisibleDurationResponse:
-        """Serve ChangeInvisibleDuration."""
+        """Serve ChangeInvisibleDuration. A refusal has the handle of the request.
+
+        Java's SDK takes the handle before the status: without one a refusal leaves a message that cannot be acked.
+        """
+        try:
+            return await self._change(client, request)
+        except Exception as error:
+            status = failure_of(error)
+            if status is None:
+                raise
+            return ChangeInvisibleDurationResponse(status, request.receipt_handle)
+
+    async def _change(
+        self, client: GrpcClient, request: ChangeInvisibleDurationRequest
+    ) -> ChangeInvisibleDurationResponse:
         topic, group = checked_topic(request.topic), checked_group(request.group)
         self._admit(client, topic, group)
         _check_no_lite(request.lite_topic)
@@ -246,7 +260,7 @@ class Receiving:
                 group, topic, handle, max(1, wanted_ms), is_suspend=bool(request.suspend)
             )
         except CallRefused as error:
-            return ChangeInvisibleDurationResponse(_status(error))
+            return ChangeInvisibleDurationResponse(_status(error), request.receipt_handle)
         self.renewals.release(client, group, request.receipt_handle)
         text = changed.encode() + ("" if physical_offset is None else f" {physical_offset}")
         return ChangeInvisibleDurationResponse(OK, text)
