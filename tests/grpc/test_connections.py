@@ -110,6 +110,28 @@ def test_retries_of_a_topic_need_the_rights_of_the_topic(tmp_path: Path) -> None
             assert answer.status.code == Code.UNAUTHORIZED, name  # type: ignore[attr-defined]
 
 
+def test_a_transaction_is_ended_by_accounts_that_may_send_to_the_topic(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    settings = {
+        "aclEnable": "true", "aclFile": str(tmp_path / "plain_acl.yml"), "enableTopicMessageTypeCheck": "false",
+    }  # fmt: skip
+    topic, message_id = m.Resource("", "allowed"), "0102FC000000012D7D0B1CA4E300000001"
+    with Broker(topics=["allowed"], config=settings) as broker:
+        address = broker.addresses["broker-a"]
+        with (
+            GrpcClient(address, "one", key="producer", secret="producer-secret") as producer,
+            GrpcClient(address, "other", key="consumer", secret="consumer-secret") as consumer,
+        ):
+            half = m.GrpcMessage(topic, {}, m.SystemProperties(message_id=message_id, message_type=4), b"half")
+            sent = producer.call("SendMessage", m.SendMessageRequest([half]), m.SendMessageResponse).entries[0]
+            request = m.EndTransactionRequest(topic, message_id, sent.transaction_id, 1)
+            for client, code in ((consumer, Code.UNAUTHORIZED), (producer, Code.OK)):
+                answer = client.call("EndTransaction", request, m.StatusResponse)
+                assert answer.status is not None
+                assert answer.status.code == code
+        assert [message.body for message in broker.wait_for("allowed", 1)] == [b"half"]
+
+
 def test_the_rights_of_a_host_are_not_those_of_another_client_of_this_name(tmp_path: Path) -> None:
     (tmp_path / "plain_acl.yml").write_text("globalWhiteRemoteAddresses:\n- 127.0.0.2\n" + ACCOUNTS.lstrip())
     settings = {"aclEnable": "true", "aclFile": str(tmp_path / "plain_acl.yml")}

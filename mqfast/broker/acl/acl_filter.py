@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from mqfast.broker.acl.plain import EXCEPTION
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.policies import Policies
 from mqfast.broker.acl.required_permissions import Need, needs_of
@@ -137,7 +138,9 @@ class AclFilter(Rights):
         except CallRefused as error:
             self._logged(request, caller.address, error)
             # The text of the error would name resources that the caller may not know.
-            raise CallRefused(error.code, f"{caller.name} has no permission for what is asked for") from None
+            begin = EXCEPTION if (error.remark or "").startswith(EXCEPTION) else ""
+            remark = f"{begin}{caller.name} has no permission for what is asked for"
+            raise CallRefused(error.code, remark) from None
 
     def _compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
         if self._plain is not None:

@@ -23,10 +23,12 @@ from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.signature import is_signed_with, signer_of
 
-__all__ = ["Account", "PlainAccounts", "account_of", "is_for_admins", "refuse", "right_of"]
+__all__ = ["EXCEPTION", "Account", "PlainAccounts", "account_of", "is_for_admins", "refuse", "right_of"]
 
 _log = logging.getLogger("mqfast.broker.acl")
 DENY, ADMIN, PUB, SUB = 1, 2, 4, 8
+EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
+"""The begin of the remark of each refusal, by which RocketMQ's proxy knows a refusal of ACL 1.0."""
 _PERMS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB, "DENY": DENY}
 _TOO_SHORT: Final = 6
 _TRACE: Final = Need(Kind.TOPIC, TRACE_TOPIC, (Action.PUB,))
@@ -34,7 +36,7 @@ _TRACE: Final = Need(Kind.TOPIC, TRACE_TOPIC, (Action.PUB,))
 
 def refuse(text: str) -> NoReturn:
     """Raise the response of a Java broker: code 1, the exception's name and text."""
-    raise CallRefused(ResponseCode.SYSTEM_ERROR, f"org.apache.rocketmq.acl.common.AclException: {text}")
+    raise CallRefused(ResponseCode.SYSTEM_ERROR, EXCEPTION + text)
 
 
 @dataclass(frozen=True, slots=True)

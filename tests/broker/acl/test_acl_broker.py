@@ -52,7 +52,8 @@ def test_a_message_is_asked_for_by_its_place_only_where_its_topic_may_be_read(tm
                 places[topic] = str(decode_message_id(answer.ext_fields["msgId"]).physical_offset)
             refused = await signed(one, reader, 33, offset=places["secret"], topic="open")
             assert refused.code == 1
-            assert refused.remark == "reader1 has no permission for what is asked for"
+            begin = "org.apache.rocketmq.acl.common.AclException: "
+            assert refused.remark == f"{begin}reader1 has no permission for what is asked for"
             allowed = await signed(one, reader, 33, offset=places["open"])
             assert allowed.code == 0
             assert b"body" in bytes(allowed.body)
