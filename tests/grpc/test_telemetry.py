@@ -75,6 +75,24 @@ def test_transactions_end_by_their_id_alone_and_orphans_are_asked_for() -> None:
         assert sorted(message.body for message in broker.wait_for("half", 2)) == [b"one", b"orphan"]
 
 
+def test_an_orphan_has_the_topic_as_the_client_names_the_topic() -> None:
+    """An SDK ends the transaction in its own namespace, by the name without the namespace."""
+    topic, message_id = m.Resource("space", "half"), "0102FC000000012D7D0B1CA4E300000001"
+    with Broker(config=SETTINGS) as broker, GrpcClient(broker.addresses["broker-a"]) as client:
+        broker.admin().create_topic("space%half", kind="TRANSACTION")
+        stream = telemetry(client, m.Settings(client_type=1, publishing=m.Publishing([topic])))
+        system = m.SystemProperties(message_id=message_id, message_type=4)
+        request = m.SendMessageRequest([m.GrpcMessage(topic, {}, system, b"orphan")])
+        client.call("SendMessage", request, m.SendMessageResponse)
+        asked = next_check(stream)
+        assert asked.message is not None
+        assert asked.message.topic == topic
+        ended = m.EndTransactionRequest(topic, message_id, asked.transaction_id, 1, 2)
+        answer = client.call("EndTransaction", ended, m.StatusResponse)
+        assert answer.status == m.Status(Code.OK, "OK")
+        assert [message.body for message in broker.wait_for("space%half", 1)] == [b"orphan"]
+
+
 def test_settings_above_their_limit_end_the_stream(client: GrpcClient) -> None:
     entry = m.SubscriptionEntry(m.Resource("", "plain"), m.FilterExpression(1, "x" * (256 << 10)))
     settings = m.Settings(client_type=2, subscription=m.Subscription(m.Resource("", "readers"), [entry]))

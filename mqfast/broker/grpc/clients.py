@@ -20,9 +20,11 @@ from mqfast.broker.grpc.outgoing import message_of_record
 from mqfast.errors import CallTimeout, ConnectionLost
 from mqfast.grpc.connection import Call
 from mqfast.grpc.messages import (
+    GrpcMessage,
     Message,
     Nonce,
     RecoverOrphanedTransactionCommand,
+    Resource,
     Settings,
     TelemetryCommand,
     VerifyMessageCommand,
@@ -192,7 +194,7 @@ class GrpcClient(Channel):
             self._check_transaction(ext_fields or {}, _joined(body))
 
     def _check_transaction(self, fields: dict[str, Any], record: bytes) -> None:
-        message = message_of_record(record, self._broker)
+        message = self._message(record)
         assert message.system_properties is not None
         name = transaction_id(
             int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"]), message.system_properties.message_id
@@ -200,6 +202,26 @@ class GrpcClient(Channel):
         self.send_command(TelemetryCommand(
             recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(message, name)
         ))  # fmt: skip
+
+    def _message(self, record: bytes) -> GrpcMessage:
+        """Return the message of a record, with the topic as the client's settings name the topic.
+
+        SDKs answer with the name of the topic in their own namespace.
+        """
+        message = message_of_record(record, self._broker)
+        name = "" if message.topic is None else message.topic.full_name
+        message.topic = next((topic for topic in self._topics() if topic.full_name == name), message.topic)
+        return message
+
+    def _topics(self) -> list[Resource]:
+        """Return the topics of the client's settings."""
+        settings = self.settings
+        if settings is None:
+            return []
+        if settings.publishing is not None:
+            return settings.publishing.topics
+        entries = [] if settings.subscription is None else settings.subscription.subscriptions
+        return [entry.topic for entry in entries if entry.topic is not None]
 
     async def call(
         self,
@@ -219,7 +241,7 @@ class GrpcClient(Channel):
         if code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             command = TelemetryCommand(print_thread_stack_trace_command=Nonce(nonce))
         elif code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
-            message = message_of_record(_joined(body), self._broker)
+            message = self._message(_joined(body))
             command = TelemetryCommand(verify_message_command=VerifyMessageCommand(nonce, message))
         else:
             raise ConnectionLost(f"client {self.client_id}: a gRPC client cannot be asked by code {code}")
