@@ -289,7 +289,8 @@ class GrpcClient(Channel):
         self.is_closed = True
         if self.telemetry is not None:
             self.telemetry.finish()
-        for future in (*self._nonces.values(), *self._held):  # other requests are answered
+        waiting: list[asyncio.Future[Any]] = [*self._nonces.values(), *self._held]  # other requests are answered
+        for future in waiting:
             if not future.done():
                 future.set_exception(self._lost())
         self.on_close(self)
