@@ -1,7 +1,8 @@
 """QueryRoute and QueryAssignment: the queues of a topic at all brokers of the cluster, and where a client reaches them.
 
 The own broker is named by the address that the client has used, which is reachable; another broker by the address that
-the broker announces at the name servers. Source: RouteActivity, LocalMessageService.
+the broker announces at the name servers. A slave names its master in place of itself: the slave takes no messages and
+answers no POP. Source: RouteActivity, LocalMessageService.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class Routes:
             for queue in _queues(request.topic or Resource(), part)
         ]
         if not queues:
+            self._check_topic_is_unknown(name)
             raise Refused(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist")
         return QueryRouteResponse(OK, queues)
 
@@ -127,6 +129,7 @@ class Routes:
             for queue_id in (range(part.reads) if is_orderly else (-1,))
         ]
         if not assignments:
+            self._check_topic_is_unknown(name)
             raise Refused(Code.FORBIDDEN, f"the topic {name} has no queue to read")
         return QueryAssignmentResponse(OK, assignments)
 
@@ -135,14 +138,19 @@ class Routes:
     async def _parts(self, topic: str, endpoints: Endpoints | None) -> list[_Part]:
         context = self._context
         own_name = context.config["brokerName"]
-        others = await self._others(topic)
+        is_slave = context.config.is_slave
+        others = await self._others(topic, "" if is_slave else own_name)
         is_checked = bool(context.config["enableTopicMessageTypeCheck"])
         config = context.topics.get(topic)
         types = accepted_types(config, is_checked=is_checked and (config is not None or not others))
+        if is_slave and config is None and not others and context.config["autoCreateTopicEnable"]:
+            others = await self._others(AUTO_CREATE_TOPIC, "")  # a send creates the topic at the master
         parts = [
             _Part(Broker(name, _MASTER, _endpoints(*address)), reads, writes, types)
             for name, address, reads, writes in others
         ]
+        if is_slave:
+            return parts
         if config is not None:
             perm = config.perm & context.config["brokerPermission"]
             reads = config.read_queue_nums if perm & READ else 0
@@ -153,6 +161,11 @@ class Routes:
             return parts
         own = Broker(own_name, _MASTER, self._own_endpoints(endpoints))
         return [_Part(own, reads, writes, types), *parts]
+
+    def _check_topic_is_unknown(self, topic: str) -> None:
+        """Raise Refused for a topic that this slave has: no name server names the master."""
+        if self._context.config.is_slave and topic in self._context.topics.table:
+            raise Refused(Code.HA_NOT_AVAILABLE, f"this broker is a slave, and no master of {topic} is registered")
 
     def _is_made_by_a_send(self, topic: str) -> bool:
         context = self._context
@@ -168,8 +181,8 @@ class Routes:
         host, _, port = self._context.address.rpartition(":")
         return _endpoints(host.strip("[]"), int(port))
 
-    async def _others(self, topic: str) -> list[tuple[str, tuple[str, int], int, int]]:
-        """Return name, address, readable and writable queues of the other masters, by a name server."""
+    async def _others(self, topic: str, own: str) -> list[tuple[str, tuple[str, int], int, int]]:
+        """Return name, address, readable and writable queues of the masters except ``own``, by a name server."""
         context = self._context
         for server in context.config.name_servers:
             try:
@@ -178,7 +191,7 @@ class Routes:
                 )
                 if answer.code != 0:
                     return []
-                return _of_others(decode_body(bytes(answer.body), _Route, "route"), context.config["brokerName"])
+                return _of_others(decode_body(bytes(answer.body), _Route, "route"), own)
             except (RemotingError, FieldError, OSError):
                 continue
         return []
