@@ -78,9 +78,15 @@ def test_a_client_of_a_slave_reaches_the_master(tmp_path: Path) -> None:
 def test_a_slave_without_a_master_says_so(tmp_path: Path) -> None:
     def work(address: str) -> None:
         with GrpcClient(address) as client:
-            route = client.call("QueryRoute", m.QueryRouteRequest(m.Resource("", "T")), m.QueryRouteResponse)
-            assert route.status is not None
-            assert route.status.code == Code.HA_NOT_AVAILABLE
+            for name, code in (("T", Code.HA_NOT_AVAILABLE), ("unknown", Code.TOPIC_NOT_FOUND)):
+                topic = m.Resource("", name)
+                route = client.call("QueryRoute", m.QueryRouteRequest(topic), m.QueryRouteResponse)
+                assert route.status is not None
+                assert route.status.code == code
+                request = m.QueryAssignmentRequest(topic, m.Resource("", "readers"))
+                assigned = client.call("QueryAssignment", request, m.QueryAssignmentResponse)
+                assert assigned.status is not None
+                assert assigned.status.code == code
 
     async def flow() -> None:
         async with name_server(tmp_path) as namesrv:

@@ -104,15 +104,8 @@ class Routes:
         """Serve QueryRoute. Raises: Refused for an unknown topic."""
         name = checked_topic(request.topic)
         client.admit(of_topic(name, *ANY))
-        queues = [
-            queue
-            for part in await self._parts(name, request.endpoints)
-            for queue in _queues(request.topic or Resource(), part)
-        ]
-        if not queues:
-            self._check_topic_is_unknown(name)
-            raise Refused(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist")
-        return QueryRouteResponse(OK, queues)
+        parts = await self._parts(name, request.endpoints)
+        return QueryRouteResponse(OK, [queue for part in parts for queue in _queues(request.topic or Resource(), part)])
 
     async def query_assignment(
         self, call: Call, client: GrpcClient, request: QueryAssignmentRequest
@@ -129,13 +122,21 @@ class Routes:
             for queue_id in (range(part.reads) if is_orderly else (-1,))
         ]
         if not assignments:
-            self._check_topic_is_unknown(name)
             raise Refused(Code.FORBIDDEN, f"the topic {name} has no queue to read")
         return QueryAssignmentResponse(OK, assignments)
 
     # --- the brokers of a topic ---
 
     async def _parts(self, topic: str, endpoints: Endpoints | None) -> list[_Part]:
+        """Return the brokers of a topic, at least one. Raises: Refused for an unknown topic."""
+        parts = await self._known_parts(topic, endpoints)
+        if parts:
+            return parts
+        if self._context.config.is_slave and topic in self._context.topics.table:
+            raise Refused(Code.HA_NOT_AVAILABLE, f"this broker is a slave, and no master of {topic} is registered")
+        raise Refused(Code.TOPIC_NOT_FOUND, f"the topic {topic} does not exist")
+
+    async def _known_parts(self, topic: str, endpoints: Endpoints | None) -> list[_Part]:
         context = self._context
         own_name = context.config["brokerName"]
         is_slave = context.config.is_slave
@@ -161,11 +162,6 @@ class Routes:
             return parts
         own = Broker(own_name, _MASTER, self._own_endpoints(endpoints))
         return [_Part(own, reads, writes, types), *parts]
-
-    def _check_topic_is_unknown(self, topic: str) -> None:
-        """Raise Refused for a topic that this slave has: no name server names the master."""
-        if self._context.config.is_slave and topic in self._context.topics.table:
-            raise Refused(Code.HA_NOT_AVAILABLE, f"this broker is a slave, and no master of {topic} is registered")
 
     def _is_made_by_a_send(self, topic: str) -> bool:
         context = self._context
