@@ -15,6 +15,7 @@ from mqfast.testing import Broker
 TOPIC, GROUP = m.Resource("", "one"), m.Resource("", "readers")
 EMPTY_QUEUE = m.MessageQueue(m.Resource("", "plain"), 0)
 PULL_MS = 20_000
+PATIENT = {"syncFlushTimeout": "600000"}  # for a send that waits for a slow disk of a slow machine
 
 
 def begin_send(client: GrpcClient) -> Stream:
@@ -37,12 +38,14 @@ def terminate(client: GrpcClient) -> m.Status | None:
     return client.call("NotifyClientTermination", request, m.StatusResponse).status
 
 
-def test_calls_under_way_are_answered(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_under_way_are_answered(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.WARNING),
+        Broker(topics=["one", "plain"], groups=["readers"], config=PATIENT) as broker,
         open_consumer(broker.addresses["broker-a"], "leaving", "one") as client,
-        broker.faults.slow_disk(1),
+        broker.faults.slow_disk(0.5),
     ):
+        client.socket.settimeout(120)
         held = begin_pull(client)
         client.call("QueryRoute", m.QueryRouteRequest(TOPIC), m.QueryRouteResponse)  # the pull has begun then
         late, send = begin_pull(client), begin_send(client)

@@ -188,7 +188,7 @@ def test_a_deleted_topic_takes_its_messages_in_flight_along(tmp_path: Path) -> N
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await one.send("T", b"m")
-            got = messages(await pop(one, invisibleTime=300))[0]
+            (got,) = messages(await pop(one))
             waiting = asyncio.ensure_future(pop(one, wait_ms=20_000))
             while not len(one.parts.pop.service.waiters):
                 await asyncio.sleep(0.005)
