@@ -30,6 +30,7 @@ __all__ = [
     "tag_expression",
     "time_ms",
     "whole",
+    "within_calendar",
 ]
 
 STORE_VARIABLE: Final = "MQFAST_STORE"
@@ -215,22 +216,32 @@ def add_ends(group: argparse._MutuallyExclusiveGroup) -> None:
 
 
 def whole(text: str) -> int:
-    """Parse a number of at least 0."""
+    """Parse a number of at least 0 that has 63 bits."""
     number = int(text)
-    if number < 0:
-        raise ValueError("expected at least 0")
+    if not 0 <= number < 1 << 63:
+        raise ValueError("expected at least 0 and 63 bits")
     return number
 
 
 _NEGATIVE: Final = re.compile(r"-\d")
 _AGO: Final = re.compile(r"-(\d{1,9})([smhd])")
+_LAST_MS: Final = 253_402_128_000_000  # 9999-12-30, a datetime in every zone
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def time_ms(text: str) -> int:
     """Parse milliseconds since the epoch, from a number, an ISO 8601 text (local time without a zone), an age or
-    ``now``.
+    ``now``; see ``within_calendar``.
     """
+    return within_calendar(_any_time_ms(text))
+
+
+def within_calendar(time_ms: int) -> int:
+    """Return the time, or the end of the calendar that is nearest: programs write the largest number for no limit."""
+    return min(max(time_ms, 0), _LAST_MS)
+
+
+def _any_time_ms(text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
     if text == "now":

@@ -92,6 +92,8 @@ def test_lag_and_reset(run: Any, admin: AdminClient) -> None:
     (row,) = rows(run("lag", "cli-crew", "cli-lag", "--json")[1])
     assert (row["committed"], row["behind"]) == (4, 5)
     assert row["age"] > 0
+    (row,) = rows(run("reset", "cli-crew", "cli-lag", "--to-time", (1 << 63) - 1, "--json")[1])
+    assert row["to"] == 9
     code, _, said = run("reset", "cli-crew", "cli-lag", "--to-offset", 4)
     assert (code, "--to-offset: expected with --queue" in said) == (ExitCode.USAGE, True)
 
@@ -107,6 +109,8 @@ def test_messages(run: Any, admin: AdminClient) -> None:
     code, text, said = run("browse", "cli-read", "--max", 5)
     assert (code, text.count("cli-read/0@"), said) == (ExitCode.OK, 5, "")
     assert run("browse", "cli-read", "--end", "2001-01-01")[0] == ExitCode.NOTHING_FOUND
+    assert run("browse", "cli-read", "--end", (1 << 63) - 1)[1].count("cli-read/0@") == 5
+    assert run("browse", "cli-read", "--begin", (1 << 63) - 1)[0] == ExitCode.NOTHING_FOUND
     assert run("find", "cli-read", "--id", "CD" * 16)[0] == ExitCode.OK
     assert run("find", "cli-read", "--key", "x")[0] == ExitCode.NOTHING_FOUND
 
@@ -151,6 +155,9 @@ def test_errors_are_one_line_and_a_code(run: Any, admin: AdminClient) -> None:
         (("topics", "-n", "127.0.0.1:1"), ExitCode.NO_ANSWER, "127.0.0.1:1"),
         (("topics", "-n", "a:b"), ExitCode.USAGE, "namesrv_addr"),
         (("browse", "cli-known", "--max", "0"), ExitCode.USAGE, "--max: expected at least 1"),
+        (("browse", "cli-known", "--max", "9" * 20), ExitCode.USAGE, "argument --max: "),
+        (("top", "--rounds", "-1"), ExitCode.USAGE, "argument --rounds: "),
+        (("top", "--rows", "-1"), ExitCode.USAGE, "argument --rows: "),
         (("broker", "config", "cli-none"), ExitCode.NOTHING_FOUND, "broker: expected one of"),
     ):
         ended, out, said = run(*arguments)

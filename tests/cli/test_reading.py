@@ -10,6 +10,7 @@ import json
 import re
 import time
 import zlib
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,9 @@ def test_times_are_milliseconds_or_iso_8601(monkeypatch: pytest.MonkeyPatch) -> 
         assert time_ms("2026-01-01T00:00:00Z") == 1767225600000
         assert time_ms("2026-01-01T09:00") == 1767225600000  # local time
         assert time_ms("2026-01-01") == 1767225600000 - 9 * 3600_000
+        for without_limit in (str((1 << 63) - 1), "9" * 30, "9999-12-31T23:59:59-12:00"):
+            assert datetime.fromtimestamp(time_ms(without_limit) / 1000).year == 9999
+        assert time_ms("0001-01-02T00:00+14:00") == 0
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from mqfast.cli.admin.commands import AdminCommands, later
-from mqfast.cli.arguments import Parser, time_ms
+from mqfast.cli.arguments import Parser, time_ms, within_calendar
 from mqfast.cli.exit_codes import ExitCode
 
 __all__ = ["ABSENT", "OLD", "Old", "add_commands"]
@@ -308,7 +308,7 @@ def _kind(text: str) -> str:
 
 def _time(text: str) -> int:
     if _JAVA_TIME.fullmatch(text):
-        return round(datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f").timestamp() * 1000)
+        return within_calendar(round(datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f").timestamp() * 1000))
     return time_ms(text)
 
 

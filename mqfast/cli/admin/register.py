@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mqfast.cli.admin import old_names
 from mqfast.cli.admin.commands import AdminCommands, later
-from mqfast.cli.arguments import LazyParser, Parser
+from mqfast.cli.arguments import LazyParser, Parser, whole
 from mqfast.cli.exit_codes import EXIT_CODES
 
 __all__ = ["add_commands"]
@@ -88,5 +88,5 @@ def _producers(sub: Parser) -> None:
 
 def _top(sub: Parser) -> None:
     sub.add_argument("--interval", type=float, metavar="SECONDS", default=2.0, help="(default: 2)")
-    sub.add_argument("--rounds", type=int, metavar="N", help="end after N pictures (default: until control-C)")
-    sub.add_argument("--rows", type=int, metavar="N", default=15, help="groups shown at most (default: 15)")
+    sub.add_argument("--rounds", type=whole, metavar="N", help="end after N pictures (default: until control-C)")
+    sub.add_argument("--rows", type=whole, metavar="N", default=15, help="groups shown at most (default: 15)")
