@@ -29,6 +29,7 @@ class GetLimits:
 
 @final
 class GetMessageResult:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def status(self) -> GetMessageStatus: ...
     @property

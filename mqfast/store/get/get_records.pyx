@@ -135,6 +135,9 @@ cdef class GetMessageResult:
     cdef readonly bint suggest_pulling_from_slave
     cdef readonly int64_t message_count
 
+    def __init__(self):
+        raise TypeError("a GetMessageResult comes from a store")
+
     @property
     def status(self) -> GetMessageStatus:
         """RocketMQ's GetMessageStatus."""

@@ -4,6 +4,7 @@ from typing import Any, final
 
 @final
 class StoredMessage:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def topic(self) -> str: ...
     @property

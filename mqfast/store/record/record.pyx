@@ -399,6 +399,9 @@ cdef class StoredMessage:
     ``bytes(message)`` copies the body.
     """
 
+    def __init__(self):
+        raise TypeError("a StoredMessage comes from a store or a reader; to make a message for a put, use Message")
+
     cdef int still_there(self, int32_t total) except -1:
         """Check the record's end, which is lost first if the file was cut short since."""
         if isinstance(self.owner, FilePin):
