@@ -662,3 +662,10 @@ def test_the_groups_that_have_persisted_offsets(copy: Path, tmp_path: Path) -> N
         groups = reader.consumer_groups()
         assert groups == sorted(set(groups))
         assert all(reader.consumer_offsets(group) for group in groups)
+
+
+@pytest.mark.parametrize("group", [None, b"billing", 7])
+def test_a_group_of_another_type_is_named_in_the_error(group: Any, tmp_path: Path) -> None:
+    mqfast.open(tmp_path / "store").close()
+    with StoreReader(tmp_path / "store") as reader, pytest.raises(UsageError, match="group: expected str, found"):
+        reader.consumer_offsets(group)

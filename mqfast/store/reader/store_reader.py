@@ -653,9 +653,12 @@ class StoreReader(BulkReader):
     def consumer_offsets(self, group: str) -> dict[str, dict[int, int]]:
         """Return topic -> queue id -> next queue offset of a consumer group, as persisted.
 
-        Raises: CorruptFile, StorageError.
+        Raises: UsageError for another type than str; CorruptFile, StorageError.
         """
         self._check_open()
+        given: object = group
+        if not isinstance(given, str):
+            raise UsageError(f"group: expected str, found {type(given).__name__}")
         light = group.startswith(LMQ_PREFIX) or not self._door.exists(self.paths.consumer_offset)
         if light and self._door.exists(self.paths.lmq_consumer_offset):
             return ConsumerOffsets.load(self._door, self.paths.lmq_consumer_offset, lmq=True).offsets(group)
