@@ -54,6 +54,7 @@ class _Store(Protocol):
     def max_offset(self, topic: str, queue_id: int) -> int: ...
     def queue_ids(self, topic: str) -> list[int]: ...
     def persist_offsets(self) -> None: ...
+    def check_still_open(self) -> None: ...
     @property
     def units_wait(self) -> bool: ...
 
@@ -229,8 +230,12 @@ class Consumer:
             self._stored[queue_id] = to
 
     def commit(self) -> None:
-        """Acknowledge all messages that were handed out, including the current message of a loop."""
+        """Acknowledge all messages that were handed out, including the current message of a loop.
+
+        Raises: StoreClosed, StoreForked: no offset would reach the disk.
+        """
         with self._alone:
+            self._store.check_still_open()
             self._look_for_deletion()
             self._in_hand = None
             for queue_id, to in self._handed_out.items():
@@ -238,8 +243,9 @@ class Consumer:
                 self._store_offset(queue_id)
 
     def commit_message(self, message: StoredMessage) -> None:
-        """Acknowledge this message and all earlier messages of its queue."""
+        """Acknowledge this message and all earlier messages of its queue. Raises: StoreClosed, StoreForked."""
         with self._alone:
+            self._store.check_still_open()
             self._look_for_deletion()
             self._acknowledge(message.queue_id, message.queue_offset + 1)
 

@@ -266,7 +266,7 @@ class MessageStore(PutPath):
     def _end_of(self, queue: AnyQueue) -> int:
         end = queue.readable_offset(self.log.readable)
         if not isinstance(queue, ConsumeQueue):
-            self._check_still_open()  # a queue that was closed meanwhile has no bounds
+            self.check_still_open()  # a queue that was closed meanwhile has no bounds
         return end
 
     @property
@@ -376,7 +376,7 @@ class MessageStore(PutPath):
         check_topic_name(topic)
         parts = self._store_parts
         with self._close_lock:  # a close waits; the next open completes an interrupted deletion
-            self._check_still_open()
+            self.check_still_open()
             with parts.dispatcher.locked(), parts.queues.locked():
                 parts.dispatcher.step(-1, True)
                 leaving = parts.queues.of_topic(topic)
@@ -516,10 +516,11 @@ class MessageStore(PutPath):
         return self._store_parts.retention
 
     def _check_open(self) -> None:
-        self._check_still_open()
+        self.check_still_open()
         check_not_nested()
 
-    def _check_still_open(self) -> None:
+    def check_still_open(self) -> None:
+        """Check that this process may still change the store. Raises: StoreClosed, StoreForked."""
         if self._is_closed:
             self._refuse_closed()
 

@@ -20,7 +20,7 @@ from laboratory import open_still
 
 import mqfast
 from mqfast.config import StoreConfig
-from mqfast.errors import NestedCall, OffsetMoved, UsageError
+from mqfast.errors import NestedCall, OffsetMoved, StoreClosed, UsageError
 
 
 def bodies(messages: object) -> list[bytes]:
@@ -82,6 +82,18 @@ def test_synced_offsets_survive_a_kill(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "killed") as store:
         assert not store.recovery.clean
         assert len(bodies(store.consumer("g", "T"))) == 10
+
+
+def test_a_commit_after_the_close_says_that_nothing_was_stored(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store") as store:
+        store.put("T", b"x")
+        consumer = store.consumer("G", "T")
+        (message,) = consumer.poll()
+    for commit in (consumer.commit, consumer.sync, lambda: consumer.commit_message(message)):
+        with pytest.raises(StoreClosed):
+            commit()
+    with mqfast.open(tmp_path / "store") as store:
+        assert len(store.consumer("G", "T").poll()) == 1
 
 
 def test_a_new_group_may_begin_behind_the_last_message(tmp_path: Path) -> None:
