@@ -271,7 +271,7 @@ def test_the_console_knows_the_client_and_only_its_commands_know_the_console() -
 
 
 def test_nobody_imports_the_shell_around_the_engine() -> None:
-    shell = ("mqfast.cli", "mqfast.demo", "mqfast.demo_network", "mqfast.bench")
+    shell = ("mqfast.__main__", "mqfast.cli", "mqfast.demo", "mqfast.demo_network", "mqfast.bench")
     offending = [
         e
         for e in EDGES

@@ -255,3 +255,11 @@ def test_a_full_standard_output_is_one_line(store: Path) -> None:
     assert done.returncode == ExitCode.STORAGE
     assert done.stderr.count("\n") == 1
     assert "No space left" in done.stderr
+
+
+def test_the_package_runs_as_the_command() -> None:
+    """Where the installed script is on no PATH."""
+    command = [sys.executable, "-m", "mqfast", "--version"]
+    assert (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"mqfast {mqfast.__version__}\n"
+    )
