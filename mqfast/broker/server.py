@@ -175,7 +175,7 @@ class Broker:
         Args: opened: gets what is to be closed after a failure.
         """
         config = self.config
-        access = AccessControl(config)
+        access = AccessControl(config, tables.offsets.get)
         processors = access.processors()
         processors.is_starting = True
         client = access.client(context=self._client_tls())

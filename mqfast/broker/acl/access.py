@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,16 +77,17 @@ class AccessControl:
 
     Created after the store is opened, since the first users may be written into its ``config/``.
 
-    Args: config: of the broker.
+    Args: config: of the broker; offset_of: returns the offset of a group in a queue of a topic, -1 without one.
     Attributes: ``address``: of the broker, for 52; ``policy``: in a sentence, for the banner; ``rights``: for checks by
         handlers.
     Raises: ConfigError, CorruptFile, OSError if the settings or files are invalid.
     Thread: that of the event loop.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, offset_of: Callable[[str, str, int], int]) -> None:
         self.address = ""
         self._config = config
+        self._offset_of = offset_of
         self._timer: asyncio.TimerHandle | None = None
         directory = Path(config.store_path) / "config"
         self._plain = PlainFiles(_plain_file(config)) if config["aclEnable"] else None
@@ -131,6 +132,7 @@ class AccessControl:
             authorization_whitelist=_codes(self._config, "authorizationWhitelist"),
             cluster=self._config["brokerClusterName"],
             trusts_proxy=self._config["aclTrustProxyProtocol"],
+            offset_of=self._offset_of,
         )
 
     def client(self, **settings: Any) -> RemotingClient:

@@ -7,15 +7,17 @@ NettyRemotingAbstract.doBeforeRpcHooks, AuthenticationPipeline, AuthorizationPip
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from mqfast.broker.acl.plain import EXCEPTION
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.policies import Policies
-from mqfast.broker.acl.required_permissions import Need, needs_of
+from mqfast.broker.acl.required_permissions import NAME_MAX, Need, needs_of
 from mqfast.broker.acl.rights import Caller, Rights
+from mqfast.broker.acl.terms import Kind
 from mqfast.broker.acl.users import Users, denied
+from mqfast.broker.metadata.topic_manager import RETRY_PREFIX
 from mqfast.errors import CallRefused, FieldError
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.command import RemotingCommand, repeated_name
@@ -36,6 +38,7 @@ class AclFilter(Rights):
         authorization_whitelist: codes that need no rule.
         cluster: the broker's.
         trusts_proxy: use the address in a PROXY header, not that of the TCP connection.
+        offset_of: returns the offset of a group in a queue of a topic, -1 without one.
     """
 
     compares = True
@@ -49,6 +52,7 @@ class AclFilter(Rights):
         authorization_whitelist: Iterable[int] = (),
         cluster: str = "DefaultCluster",
         trusts_proxy: bool = False,
+        offset_of: Callable[[str, str, int], int] = lambda _group, _topic, _queue: -1,
     ) -> None:
         self._plain = plain
         self._users = users
@@ -56,6 +60,7 @@ class AclFilter(Rights):
         self._whitelist: Final = frozenset(authorization_whitelist)
         self._cluster: Final = cluster
         self._trusts_proxy = trusts_proxy
+        self._offset_of = offset_of
         self._log = LogLimit(logging.getLogger("mqfast.broker.acl"))
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
@@ -75,12 +80,14 @@ class AclFilter(Rights):
 
     def _check(self, channel: Channel, request: RemotingCommand, needs: tuple[Need, ...] | None) -> None:
         """Check a request. Args: needs: None: those of its code."""
+        if needs is not None:
+            needs = (*self._with_pop_groups(needs),)
         address = self._address(channel)
         try:
             if (name := repeated_name(request)) is not None:  # the signature may belong to the other value
                 raise denied(f"field {name[:40]}: expected once, found twice")
             if self._plain is not None:
-                self._plain.check(request, address, self._cluster, needs)
+                self._plain.check(request, address, self._needs_of, needs)
             if self._users is not None:
                 name = self._users.authenticate(request)
                 if self._policies is not None and request.code not in self._whitelist:
@@ -106,11 +113,35 @@ class AclFilter(Rights):
         if users.is_super(caller.name):
             return
         try:
-            needs = needs_of(request, self._cluster) if given is None else given
+            needs = self._needs_of(request) if given is None else given
         except FieldError:
             raise denied("parse authorization context error.") from None
         for need in needs:
             policies.authorize(caller.name, need, caller.address)
+
+    def _needs_of(self, request: RemotingCommand) -> Sequence[Need]:
+        return self._with_pop_groups(needs_of(request, self._cluster))
+
+    def _with_pop_groups(self, needs: Sequence[Need]) -> Sequence[Need]:
+        """Add the POP groups whose messages a retry topic contains.
+
+        ``%RETRY%a_b`` is the retry topic of the group a_b, and that of the group a for the topic b. POP commits an
+        offset there before the first message.
+        """
+        more = [
+            need._replace(name=group)
+            for need in needs
+            if need.kind is Kind.GROUP and "_" in need.name
+            for group in self._pop_groups(need.name)
+        ]
+        return [*needs, *more] if more else needs
+
+    def _pop_groups(self, name: str) -> Iterator[str]:
+        topic = RETRY_PREFIX + name
+        if len(name) <= NAME_MAX and "@" not in name:
+            for place in range(1, len(name)):
+                if name[place] == "_" and self._offset_of(name[:place], topic, 0) >= 0:
+                    yield name[:place]
 
     # --- checks by handlers ---
 
@@ -142,7 +173,8 @@ class AclFilter(Rights):
             remark = f"{begin}{caller.name} has no permission for what is asked for"
             raise CallRefused(error.code, remark) from None
 
-    def _compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
+    def _compare(self, caller: Caller, needs: Sequence[Need], code: int) -> None:
+        needs = self._with_pop_groups(needs)
         if self._plain is not None:
             self._plain.compare(caller, needs, code)
         if self._users is None or self._policies is None or code in self._whitelist:

@@ -7,14 +7,14 @@ PlainPermissionManager, PlainAccessResource, Permission.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from mqfast.broker.acl.addresses import Matcher, pattern
-from mqfast.broker.acl.required_permissions import ADMIN_ONLY, NEEDS, Need, needs_of
+from mqfast.broker.acl.required_permissions import ADMIN_ONLY, NEEDS, Need
 from mqfast.broker.acl.rights import Caller
 from mqfast.broker.acl.terms import Action, Kind
 from mqfast.broker.metadata.topic_manager import TRACE_TOPIC
@@ -23,9 +23,13 @@ from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.signature import is_signed_with, signer_of
 
-__all__ = ["EXCEPTION", "Account", "PlainAccounts", "account_of", "is_for_admins", "refuse", "right_of"]
+__all__ = [
+    "EXCEPTION", "Account", "Find", "PlainAccounts", "account_of", "is_for_admins", "refuse", "right_of",
+]  # fmt: skip
 
 _log = logging.getLogger("mqfast.broker.acl")
+Find = Callable[[RemotingCommand], Sequence[Need]]
+"""Returns the needs of a request. Raises: FieldError for an invalid body."""
 DENY, ADMIN, PUB, SUB = 1, 2, 4, 8
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 """The begin of the remark of each refusal, by which RocketMQ's proxy knows a refusal of ACL 1.0."""
@@ -105,9 +109,10 @@ class PlainAccounts:
         account = self._accounts.get(access_key)
         return None if account is None else account.secret_key
 
-    def check(self, request: RemotingCommand, address: str, cluster: str, given: Sequence[Need] | None = None) -> None:
-        """Check the permission for a request. Args: address: of the sender; given: the needs, None: those of the code.
-        Raises: CallRefused.
+    def check(self, request: RemotingCommand, address: str, find: Find, given: Sequence[Need] | None = None) -> None:
+        """Check the permission for a request.
+
+        Args: address: of the sender; find: returns the needs of a code, if ``given`` is None. Raises: CallRefused.
         """
         if any(is_white(address) for is_white in self._white):
             return
@@ -126,7 +131,7 @@ class PlainAccounts:
         if given is None and is_for_admins(request.code) and not account.admin:
             refuse(_not_admin(account, request.code))
         try:
-            needs = needs_of(request, cluster) if given is None else given
+            needs = find(request) if given is None else given
         except FieldError as error:
             refuse(str(error))
         _compare(account, needs, request.code)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mqfast.broker.acl.plain import PlainAccounts, account_of
+from mqfast.broker.acl.plain import Find, PlainAccounts, account_of
 from mqfast.broker.acl.required_permissions import Need
 from mqfast.broker.acl.rights import Caller
 from mqfast.errors import ConfigError
@@ -48,9 +48,9 @@ class PlainFiles:
         if not self._content:
             raise ConfigError(f"aclEnable: expected accounts in {file} or {self._directory}/*.yml, found no such file")
 
-    def check(self, request: RemotingCommand, address: str, cluster: str, needs: Sequence[Need] | None = None) -> None:
-        """Check the permission for a request. Args: needs: None: those of its code. Raises: CallRefused."""
-        self._accounts.check(request, address, cluster, needs)
+    def check(self, request: RemotingCommand, address: str, find: Find, needs: Sequence[Need] | None = None) -> None:
+        """Check as ``PlainAccounts.check``. Raises: CallRefused."""
+        self._accounts.check(request, address, find, needs)
 
     def secret_of(self, access_key: str) -> str | None:
         """Return the secret of an account; None for an unknown account."""

@@ -62,12 +62,13 @@ class StoredFields(Protocol):
 def of_topic(name: str, *actions: Action) -> Need:
     """Return the need for actions on a topic.
 
-    Retry and dead letter topics belong to their group. Topics that only the broker writes are for administrators, since
-    they contain messages of many topics.
+    Retry and dead letter topics belong to their group: ``%RETRY%group``, and POP's ``%RETRY%group+topic``. Topics that
+    only the broker writes are for administrators, since they contain messages of many topics.
     """
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
-            return of_group(name.removeprefix(prefix), *(SUB if action is PUB else action for action in actions))
+            group = name.removeprefix(prefix).partition("+")[0]  # no name of a group contains this separator
+            return of_group(group, *(SUB if action is PUB else action for action in actions))
     if is_of_the_broker(name):
         return Need(Kind.CLUSTER, "", (GET,) if GET in actions or SUB in actions else (UPDATE,))
     return Need(Kind.TOPIC, name, actions)

@@ -221,6 +221,79 @@ def test_a_repeated_field_has_the_same_value_for_acl_filter_and_handler(
     run(main())
 
 
+# --- retries of POP ---------------------------------------------------------------------------------------------------
+
+
+@KINDS
+@pytest.mark.parametrize("separator", ["_", "+"])
+def test_retries_of_pop_belong_to_the_group_that_popped(tmp_path: Path, kind: Kind, separator: str) -> None:
+    """The name of their topic is that of a group of its own as well: ``%RETRY%a_b`` is the retry topic of a_b."""
+
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind, enableRetryTopicV2=separator == "+") as one:
+            context = one.context
+            topic = f"%RETRY%secret_group{separator}secret_topic"
+            sent = await one.send("owner", "secret_topic", b"secret body", "UNIQ_KEY\x01U\x02KEYS\x01K\x02")
+            assert sent.code == 0, sent.remark
+            for group in ("secret_group", "own", f"secret_group{separator}secret_topic"):
+                await one.call("owner", 200, json.dumps({"groupName": group}).encode())
+            pop = {
+                "consumerGroup": "secret_group", "topic": "secret_topic", "queueId": 0, "maxMsgNums": 1,
+                "invisibleTime": 1000, "pollTime": 0, "bornTime": 0, "initMode": 0,
+            }  # fmt: skip
+            assert (await one.call("owner", 200050, **pop)).code == 0
+            await until(lambda: context.store.max_offset(topic, 0) == 1)
+            (again,) = context.store.get(topic, 0, 0)
+            offset = again.physical_offset
+            query = {"topic": topic, "key": "K", "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 2**62}
+            asks: list[tuple[int, dict[str, Any]]] = [
+                (11, {**PULL, "topic": topic}),
+                (33, {"offset": offset, "topic": "own"}),
+                (12, query),
+                (200052, {**pop, "consumerGroup": "own", "topic": topic}),
+                (200050, {**pop, "consumerGroup": "own", "topic": topic}),
+                (36, {"group": "own", "offset": offset, "delayLevel": 0, "unitMode": "false"}),
+                (30, {"topic": topic, "queueId": 0}),
+                (15, {"topic": topic, "consumerGroup": "own", "queueId": 0, "commitOffset": 1}),
+                (310, {**LETTERS, "b": topic}),
+            ]
+            before = context.store.max_physical_offset
+            for code, fields in asks:
+                answer = await one.call("other", code, **fields)
+                assert answer.code in (1, 16), (code, answer.remark)
+                assert b"secret body" not in bytes(answer.body)
+            assert context.store.max_physical_offset == before
+            owned = await one.call("owner", 11, **{**PULL, "topic": topic, "consumerGroup": "secret_group"})
+            assert b"secret body" in bytes(owned.body)
+
+    run(main())
+
+
+@KINDS
+def test_a_group_whose_name_is_like_a_retry_topic_reads_its_own(tmp_path: Path, kind: Kind) -> None:
+    """A group ``secret_group`` that has popped nothing of a topic ``b`` owns no retries of ``secret_group_b``."""
+
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind) as one:
+            context = one.context
+            for group in ("secret_group", "secret_group_b"):
+                await one.call("owner", 200, json.dumps({"groupName": group}).encode())
+            sent = await one.send("owner", "b")
+            assert sent.code == 0, sent.remark
+            back = {"group": "secret_group_b", "offset": place(sent), "delayLevel": 1, "unitMode": "false"}
+            assert (await one.call("other", 36, **back)).code == 0
+            await until(lambda: context.store.max_offset("%RETRY%secret_group_b", 0) == 1)
+            fields = {**PULL, "topic": "%RETRY%secret_group_b", "consumerGroup": "secret_group_b"}
+            pulled = await one.call("other", 11, **fields)
+            assert pulled.code == 0, pulled.remark
+            await one.call(
+                "other", 15, topic="%RETRY%secret_group_b", consumerGroup="secret_group_b", queueId=0, commitOffset=1
+            )
+            assert (await one.call("other", 11, **fields)).code == 0
+
+    run(main())
+
+
 # --- light queues -----------------------------------------------------------------------------------------------------
 
 
