@@ -188,12 +188,17 @@ def test_a_record_on_its_way_is_not_yet_in_light_queues(spark: SparkSession, tmp
     assert report.facts["units"] == 4
 
 
-def test_a_record_of_several_messages_is_no_plain_unit() -> None:
-    batch = pa.record_batch({
+def one_record(sys_flag: int) -> pa.RecordBatch:
+    return pa.record_batch({
         "topic": ["T"], "queueId": pa.array([0], pa.int32()), "queueOffset": [5], "physicalOffset": [7],
         "msgSize": pa.array([100], pa.int32()), "storeTimestamp": pa.array([9000], pa.timestamp("us", tz="UTC")),
-        "tags": pa.array(["a"], pa.string()), "properties": ["INNER_NUM\x013\x02"],
+        "sysFlag": pa.array([sys_flag], pa.int32()), "tags": pa.array(["a"], pa.string()),
+        "properties": ["INNER_NUM\x013\x02"],
     })  # fmt: skip
+
+
+def test_a_record_of_several_messages_is_no_plain_unit() -> None:
+    batch = one_record(0x80)
     with pytest.raises(UsageError, match=r"topic T: .*batch queues"):
         Units((1000,), 100).add(batch)
     units = Units((1000,), 100, frozenset({"T"}))
@@ -201,6 +206,14 @@ def test_a_record_of_several_messages_is_no_plain_unit() -> None:
     ((key, data),) = units.packed()
     assert key == ("T", 0, BATCH)
     assert struct.unpack("<qiqqqi", data) == (7, 100, 97, 9, 5, 3)
+
+
+def test_a_number_of_messages_that_a_producer_has_set_does_not_count() -> None:
+    for topics, unit in ((frozenset[str](), (5, 7, 100, 97)), (frozenset({"T"}), (7, 100, 97, 9, 5, 1))):
+        units = Units((1000,), 100, topics)
+        units.add(one_record(0))
+        ((_, data),) = units.packed()
+        assert struct.unpack("<qiqqqi" if topics else "<qqiq", data) == unit
 
 
 def test_difference(tmp_path: Path) -> None:

@@ -351,7 +351,8 @@ def test_rest_close_destroy(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_none_and_units_that_belong_elsewhere() -> None:
-    record = Record("T", b"body", queue_id=2, queue_offset=30, properties=b"INNER_BASE\x01x\x02INNER_NUM\x015\x02")
+    text = b"INNER_BASE\x01x\x02INNER_NUM\x015\x02"
+    record = Record("T", b"body", queue_id=2, queue_offset=30, properties=text, sys_flag=0x80)
     message = decode_record(record.encode())
     assert claimed_places(message) == (30, 1)
     right = BatchUnit(0, message.size, 0, 0, 30, 1, -1)

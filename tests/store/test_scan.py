@@ -428,7 +428,7 @@ def test_a_tally_of_other_queues_keys_and_times(tmp_path: Path) -> None:
         record(multi.format("%LMQ%a,b", "9"), store_timestamp=8),
         record(multi.format("%LMQ%a,b", "x,"), store_timestamp=12),
         record("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", store_timestamp=12),
-        record("INNER_NUM\x015\x02INNER_BASE\x0130\x02", store_timestamp=12, queue_offset=30),
+        record("INNER_NUM\x015\x02INNER_BASE\x0130\x02", sys_flag=0x80, store_timestamp=12, queue_offset=30),
         record("KEYS\x01 a  b \x02UNIQ_KEY\x01u\x02", store_timestamp=12),
         record("KEYS\x01a\x02", sys_flag=0xC, store_timestamp=12),  # rolled back: neither queue nor index
         record("KEYS\x01a\x02", sys_flag=0x4, store_timestamp=12),  # prepared: only the index

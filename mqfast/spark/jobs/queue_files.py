@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import UsageError
+from mqfast.message import SysFlag
 from mqfast.properties import decode, jhash, queue_pairs
 from mqfast.spark.durable_files import DurableFile
 from mqfast.spark.local.staging import sync_directory
@@ -37,7 +38,7 @@ __all__ = [
     "write_queue_file",
 ]
 
-COLUMNS: Final = "topic,queueId,queueOffset,physicalOffset,msgSize,storeTimestamp,tags,properties"
+COLUMNS: Final = "topic,queueId,queueOffset,physicalOffset,msgSize,storeTimestamp,sysFlag,tags,properties"
 FileKey = tuple[str, int, int]
 """Topic, queue id, and number of a file within the queue, or BATCH for all files of a batch queue."""
 BATCH: Final = -1
@@ -110,7 +111,7 @@ class Units:
             return
         texts, topic_names = batch.column("properties"), batch.column("topic")
         in_batches = pc.is_in(topic_names, pa.array(sorted(self._batch_topics), pa.string())).to_numpy(False)
-        several = pc.match_substring(texts, "INNER_NUM\x01").to_numpy(False) & ~in_batches
+        several = (batch.column("sysFlag").to_numpy() & SysFlag.INNER_BATCH != 0) & ~in_batches
         if several.any():
             raise UsageError(
                 f"topic {topic_names[int(several.argmax())]}: found a record of several messages, but neither "
@@ -148,7 +149,13 @@ class Units:
         if not rows:
             return
         texts = batch.column("properties")
-        places = [places_in(decode(texts[row].as_py().encode()), int(units["offset"][row])) for row in rows]
+        flags, offsets = batch.column("sysFlag").to_numpy(), units["offset"].tolist()
+        places = [
+            places_in(decode(texts[row].as_py().encode()), offsets[row])
+            if flags[row] & SysFlag.INNER_BATCH
+            else (offsets[row], 1)
+            for row in rows
+        ]
         rows_of_units = np.empty(len(rows), _BATCH_UNIT)
         for name in ("physical", "size", "tags"):
             rows_of_units[name] = units[name][rows]

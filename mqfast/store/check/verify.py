@@ -786,8 +786,9 @@ def _units_of(message: StoredMessage) -> Iterator[tuple[_Key, tuple[int, int, in
     properties = message.properties
     tags = properties.get("TAGS")
     code = jhash(tags) if tags else 0
-    base = _integer(properties.get("INNER_BASE"), message.record_queue_offset)
-    count = _integer(properties.get("INNER_NUM"), 1)
+    base, count = message.record_queue_offset, 1
+    if message.sys_flag & SysFlag.INNER_BATCH:
+        base, count = _integer(properties.get("INNER_BASE"), base), _integer(properties.get("INNER_NUM"), count)
     yield (message.topic, message.queue_id), (message.size, code, base, count)
     for name, queue_id, offset in queue_pairs(properties, message.queue_id):
         place = _integer(offset or None, -1)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
+from mqfast.message import SysFlag
 from mqfast.store.base import paths as _paths
 from mqfast.store.base.mapped_file import MappedFile
 from mqfast.store.base.os_api import Mutex
@@ -60,12 +61,17 @@ class BatchUnit(NamedTuple):
 
 
 def claimed_places(message: StoredMessage) -> tuple[int, int]:
-    """Return the queue offset of a record's first message, and the number of messages, as the record states them."""
+    """Return the queue offset of a record's first message, and the number of messages, as the record states them.
+
+    The properties count in an inner batch only: in any other record a producer has set them.
+    """
+    if not message.sys_flag & SysFlag.INNER_BATCH:
+        return message.record_queue_offset, 1
     return places_in(message.properties, message.record_queue_offset)
 
 
 def places_in(properties: Mapping[str, str], record_queue_offset: int) -> tuple[int, int]:
-    """Return the same from the properties and the queue offset of a record."""
+    """Return the same from the properties and the queue offset of an inner batch."""
     base, count = properties.get("INNER_BASE"), properties.get("INNER_NUM")
     try:
         first = record_queue_offset if base is None else java_whole(base)

@@ -54,6 +54,7 @@ cdef enum:
     UNIT_BYTES = 20
     BATCH_UNIT_BYTES = 46
     FILLER_SIZE = 0x7FFFFFFF
+    INNER_BATCH = 1 << 7        # of sysFlag: a record with several messages
     HEAD_BYTES = 128            # every fixed field of a record is in these bytes, whatever its hosts
 
 cdef int64_t LEAST_TAGS_CODE = -2147483648      # smaller values are addresses of the extension file
@@ -742,9 +743,11 @@ cdef class LogTally:
             tags = jhash(f.tags, f.tags_bytes, 0) if f.tags != NULL else 0
             if is_schedule(r.topic, r.topic_bytes):
                 tags = 0
-            number = parse_int(f.inner_num, f.inner_num_bytes, 1) if f.inner_num != NULL else 1
-            base = (parse_int(f.inner_base, f.inner_base_bytes, r.queue_offset) if f.inner_base != NULL
-                    else r.queue_offset)
+            number, base = 1, r.queue_offset
+            if r.sys_flag & INNER_BATCH and f.inner_num != NULL:
+                number = parse_int(f.inner_num, f.inner_num_bytes, 1)
+            if r.sys_flag & INNER_BATCH and f.inner_base != NULL:
+                base = parse_int(f.inner_base, f.inner_base_bytes, r.queue_offset)
             if count_unit(self, r.topic, r.topic_bytes, r.queue_id, r, tags, base, number, r.queue_offset) < 0:
                 return NO_MEMORY
             begin_pairs(&pairs, &f)
