@@ -56,6 +56,6 @@ MUTANTS: Final = (
         "BoundProducer.fill_template",
         replace("(bool(self.tags) and self.engine.dispatcher.index is not None)", "False"),
         "a put that puts its unit itself leaves no entry for its tags",
-        ("test_every_way_to_put_indexes_the_tags_behind_the_keys",),
+        ("test_a_put_with_nothing_older_before_the_dispatcher_leaves_its_tags_to_the_dispatcher",),
     ),
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory import lab
+from laboratory import lab, open_still
 from reference import ModelStore, Record, index_hash
 
 import mqfast
@@ -60,6 +60,20 @@ def test_every_way_to_put_indexes_the_tags_behind_the_keys(tmp_path: Path, more:
     wanted = [(index_hash(text), place) for place, row in zip(places, texts, strict=True) for text in row]
     assert entries(path) == wanted
     assert verify(path).ok
+
+
+def test_a_put_with_nothing_older_before_the_dispatcher_leaves_its_tags_to_the_dispatcher(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with open_still(path, **SIZES) as store:
+        store.put("T", b"", 1)
+        puts = [lambda: store.producer("T", 1, "bound").put(b""), lambda: store.put_many("T", [b""], 1, "many")[0]]
+        places = []
+        for put in puts:
+            lab(store).step_dispatch()
+            places.append(put().physical_offset)
+            assert store.log.dispatched < store.log.written
+        lab(store).step_dispatch()
+    assert entries(path) == [(index_hash("T#T#bound"), places[0]), (index_hash("T#T#many"), places[1])]
 
 
 def test_query_by_tag_finds_the_messages_of_a_topic_newest_first(tmp_path: Path) -> None:
