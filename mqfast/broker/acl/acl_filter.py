@@ -15,7 +15,6 @@ from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.policies import Policies
 from mqfast.broker.acl.required_permissions import NAME_MAX, Need, needs_of
 from mqfast.broker.acl.rights import Caller, Rights
-from mqfast.broker.acl.terms import Kind
 from mqfast.broker.acl.users import Users, denied
 from mqfast.broker.metadata.topic_manager import RETRY_PREFIX
 from mqfast.errors import CallRefused, FieldError
@@ -129,10 +128,7 @@ class AclFilter(Rights):
         offset there before the first message.
         """
         more = [
-            need._replace(name=group)
-            for need in needs
-            if need.kind is Kind.GROUP and "_" in need.name
-            for group in self._pop_groups(need.name)
+            need._replace(name=group) for need in needs if need.of_retry_topic for group in self._pop_groups(need.name)
         ]
         return [*needs, *more] if more else needs
 

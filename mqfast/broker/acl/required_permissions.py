@@ -40,11 +40,15 @@ _LIGHTS: Final = names.INNER_MULTI_DISPATCH.encode()
 
 
 class Need(NamedTuple):
-    """Alternative actions on a resource; the cluster has no name."""
+    """Alternative actions on a resource; the cluster has no name.
+
+    Attributes: ``of_retry_topic``: the need on a group is that of the messages in its retry topic.
+    """
 
     kind: Kind
     name: str
     actions: tuple[Action, ...]
+    of_retry_topic: bool = False
 
 
 class StoredFields(Protocol):
@@ -68,7 +72,8 @@ def of_topic(name: str, *actions: Action) -> Need:
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             group = name.removeprefix(prefix).partition("+")[0]  # no name of a group contains this separator
-            return of_group(group, *(SUB if action is PUB else action for action in actions))
+            need = of_group(group, *(SUB if action is PUB else action for action in actions))
+            return need._replace(of_retry_topic=name == RETRY_PREFIX + group)
     if is_of_the_broker(name):
         return Need(Kind.CLUSTER, "", (GET,) if GET in actions or SUB in actions else (UPDATE,))
     return Need(Kind.TOPIC, name, actions)
@@ -226,18 +231,22 @@ def _new_topics(request: RemotingCommand) -> Iterator[Need]:
         yield of_topic(topic.topic_name, CREATE)
 
 
+def _subscribed(group: str, topics: Iterable[str]) -> Iterator[Need]:
+    """Yield the needs of subscriptions, which reach no message. The group's own retry topic belongs to the group."""
+    yield of_group(group, SUB)
+    for topic in topics:
+        if topic != RETRY_PREFIX + group:
+            yield of_topic(topic, SUB)
+
+
 def _heartbeat(request: RemotingCommand) -> Iterator[Need]:
     for consumer in decode_heartbeat(request.body).consumer_data_set or ():
-        yield of_group(consumer.group_name, SUB)
-        for subscription in consumer.subscription_data_set or ():
-            yield of_topic(subscription.topic, SUB)
+        yield from _subscribed(consumer.group_name, [data.topic for data in consumer.subscription_data_set or ()])
 
 
 def _subscription(request: RemotingCommand) -> Iterator[Need]:
     body = decode_request(request.body, _Check, "body") if request.body else _Check()
-    yield of_group(body.group, SUB)
-    if body.subscription_data is not None:
-        yield of_topic(body.subscription_data.topic, SUB)
+    yield from _subscribed(body.group, [] if body.subscription_data is None else [body.subscription_data.topic])
 
 
 def _assignment(request: RemotingCommand) -> Iterator[Need]:

@@ -294,6 +294,35 @@ def test_a_group_whose_name_is_like_a_retry_topic_reads_its_own(tmp_path: Path, 
     run(main())
 
 
+@KINDS
+def test_only_the_shared_retry_topic_is_closed_to_a_group_whose_name_is_like_that_of_pop(
+    tmp_path: Path, kind: Kind
+) -> None:
+    """Another group may pop a topic at any time: the group ``secret_group_b`` goes on with all else."""
+
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind) as one:
+            for group in ("secret_group", "secret_group_b"):
+                await one.call("owner", 200, json.dumps({"groupName": group}).encode())
+            assert (await one.send("owner", "b")).code == 0
+            pop = {
+                "consumerGroup": "secret_group", "topic": "b", "queueId": 0, "maxMsgNums": 1,
+                "invisibleTime": 1000, "pollTime": 0, "bornTime": 0, "initMode": 0,
+            }  # fmt: skip
+            assert (await one.call("owner", 200050, **pop)).code == 0
+            await until(lambda: one.context.store.max_offset("%RETRY%secret_group_b", 0) == 1)
+            topics = [{"topic": name, "subString": "*"} for name in ("own", "%RETRY%secret_group_b")]
+            consumer = {"groupName": "secret_group_b", "subscriptionDataSet": topics}
+            beat = await one.call("other", 34, json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode())
+            assert beat.code == 0, beat.remark
+            own = await one.call("other", 11, **{**PULL, "topic": "own", "consumerGroup": "secret_group_b"})
+            assert own.code not in (1, 16), own.remark
+            shared = {**PULL, "topic": "%RETRY%secret_group_b", "consumerGroup": "secret_group_b"}
+            assert (await one.call("other", 11, **shared)).code in (1, 16)
+
+    run(main())
+
+
 # --- light queues -----------------------------------------------------------------------------------------------------
 
 
